@@ -12,10 +12,13 @@ import (
 	"strings"
 	"testing"
 
+	validate "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
 const (
@@ -231,25 +234,45 @@ func Test_order_in_the_config_does_not_change_the_plan(t *testing.T) {
 	}
 }
 
-// A word that is in the config's type and not in the map would silently
-// become the plan's default.
-func Test_every_word_of_the_config_has_its_word_in_the_plan(t *testing.T) {
-	for name, sizes := range map[string][2]int{
-		"Mode":      {len(modes), len(planv1.Mode_name)},
-		"Affinity":  {len(affinities), len(planv1.Affinity_name)},
-		"Encap":     {len(encaps), len(planv1.Encap_name)},
-		"OnDown":    {len(onDowns), len(planv1.OnDown_name)},
-		"WhenNone":  {len(whenNones), len(planv1.WhenNone_name)},
-		"Unmatched": {len(unmatcheds), len(planv1.Unmatched_name)},
-		"Protocol":  {len(protocols), len(planv1.Protocol_name)},
-		"Fragments": {len(fragments), len(planv1.Fragments_name)},
-		"Steering":  {len(steerings), len(planv1.Steering_name)},
-		"Driver":    {len(drivers), len(planv1.Driver_name)},
-		"Cache":     {len(kernelCaches), len(planv1.KernelCache_name)},
+// A word that the schema takes and the plan lacks would silently become the plan's
+// default.
+func Test_the_config_and_the_plan_have_the_same_words(t *testing.T) {
+	for field, words := range map[protoreflect.FullName][]string{
+		"Service.mode":           planned(modes),
+		"Service.affinity":       planned(affinities),
+		"Service.encap":          planned(encaps),
+		"Service.on_down":        planned(onDowns),
+		"Service.when_none":      planned(whenNones),
+		"Service.unmatched":      planned(unmatcheds),
+		"Vip.protocol":           slices.DeleteFunc(planned(protocols), func(word string) bool { return word == "any" }), // where none is given
+		"Forwarder.steering":     planned(steerings),
+		"Forwarder.kernel_cache": planned(kernelCaches),
+		"Interface.driver":       planned(drivers),
 	} {
-		if sizes[0] != sizes[1] {
-			t.Errorf("%s: %d words, the plan has %d", name, sizes[0], sizes[1])
+		descriptor, err := protoregistry.GlobalFiles.FindDescriptorByName("guideway.config.v1." + field)
+		if err != nil {
+			t.Fatal(err)
 		}
+		rules := proto.GetExtension(descriptor.Options(), validate.E_Field).(*validate.FieldRules)
+		if taken := slices.Sorted(slices.Values(rules.GetString().GetIn())); !slices.Equal(taken, words) {
+			t.Errorf("%s: the config has %v, the plan %v", field, taken, words)
+		}
+	}
+}
+
+// planned words, sorted.
+func planned[Word ~string, Plan enum](words map[Word]Plan) (sorted []string) {
+	for word := range words {
+		sorted = append(sorted, string(word))
+	}
+	slices.Sort(sorted)
+	return sorted
+}
+
+func Test_a_word_is_the_plans_value_of_its_name(t *testing.T) {
+	if drivers[config.DriverAFPacket] != planv1.Driver_DRIVER_AF_PACKET || whenNones[config.WhenNoneFailOpen] != planv1.WhenNone_WHEN_NONE_FAIL_OPEN ||
+		protocols[config.ProtocolAny] != planv1.Protocol_PROTOCOL_ANY || fragments[config.FragmentsOff] != planv1.Fragments_FRAGMENTS_OFF || len(fragments) != 3 {
+		t.Errorf("%v, %v, %v, %v", drivers, whenNones, protocols, fragments)
 	}
 }
 

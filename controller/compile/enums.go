@@ -1,60 +1,63 @@
 package compile
 
 import (
+	"strings"
+	"unicode"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
-// The config's words in the plan's. A test holds that none is missing.
+// The config's words in the plan's, by the names of the plan's values: a further value
+// needs no line here. A test holds that the schema takes no others. Without a word it is
+// the first value.
 var (
-	modes = map[config.Mode]planv1.Mode{
-		config.ModeStateful:  planv1.Mode_MODE_STATEFUL,
-		config.ModeStateless: planv1.Mode_MODE_STATELESS,
-	}
-	affinities = map[config.Affinity]planv1.Affinity{
-		config.AffinityFlow:   planv1.Affinity_AFFINITY_FLOW,
-		config.AffinityClient: planv1.Affinity_AFFINITY_CLIENT,
-	}
-	encaps = map[config.Encap]planv1.Encap{
-		config.EncapGRE:    planv1.Encap_ENCAP_GRE,
-		config.EncapIPIP:   planv1.Encap_ENCAP_IPIP,
-		config.EncapGUE:    planv1.Encap_ENCAP_GUE,
-		config.EncapGeneve: planv1.Encap_ENCAP_GENEVE,
-	}
-	onDowns = map[config.OnDown]planv1.OnDown{
-		config.OnDownMove: planv1.OnDown_ON_DOWN_MOVE,
-		config.OnDownKeep: planv1.OnDown_ON_DOWN_KEEP,
-	}
-	whenNones = map[config.WhenNone]planv1.WhenNone{
-		config.WhenNoneWithdraw: planv1.WhenNone_WHEN_NONE_WITHDRAW,
-		config.WhenNoneKeep:     planv1.WhenNone_WHEN_NONE_KEEP,
-		config.WhenNoneFailOpen: planv1.WhenNone_WHEN_NONE_FAIL_OPEN,
-	}
-	unmatcheds = map[config.Unmatched]planv1.Unmatched{
-		config.UnmatchedDrop: planv1.Unmatched_UNMATCHED_DROP,
-		config.UnmatchedPass: planv1.Unmatched_UNMATCHED_PASS,
-	}
-	protocols = map[config.Protocol]planv1.Protocol{
-		config.ProtocolAny: planv1.Protocol_PROTOCOL_ANY,
-		config.ProtocolTCP: planv1.Protocol_PROTOCOL_TCP,
-		config.ProtocolUDP: planv1.Protocol_PROTOCOL_UDP,
-	}
-	fragments = map[config.Fragments]planv1.Fragments{
-		config.FragmentsAuto: planv1.Fragments_FRAGMENTS_AUTO,
-		config.FragmentsOn:   planv1.Fragments_FRAGMENTS_ON,
-		config.FragmentsOff:  planv1.Fragments_FRAGMENTS_OFF,
-	}
-	steerings = map[config.Steering]planv1.Steering{
-		config.SteeringRSS:      planv1.Steering_STEERING_RSS,
-		config.SteeringSoftware: planv1.Steering_STEERING_SOFTWARE,
-	}
-	drivers = map[config.Driver]planv1.Driver{
-		config.DriverAFXDP:    planv1.Driver_DRIVER_AF_XDP,
-		config.DriverAFPacket: planv1.Driver_DRIVER_AF_PACKET,
-	}
-	kernelCaches = map[config.KernelCache]planv1.KernelCache{
-		config.KernelCacheAuto: planv1.KernelCache_KERNEL_CACHE_AUTO,
-		config.KernelCacheOn:   planv1.KernelCache_KERNEL_CACHE_ON,
-		config.KernelCacheOff:  planv1.KernelCache_KERNEL_CACHE_OFF,
-	}
+	modes        = wordsOf[config.Mode, planv1.Mode]()
+	affinities   = wordsOf[config.Affinity, planv1.Affinity]()
+	encaps       = wordsOf[config.Encap, planv1.Encap]()
+	onDowns      = wordsOf[config.OnDown, planv1.OnDown]()
+	whenNones    = wordsOf[config.WhenNone, planv1.WhenNone]()
+	unmatcheds   = wordsOf[config.Unmatched, planv1.Unmatched]()
+	protocols    = wordsOf[config.Protocol, planv1.Protocol]()
+	fragments    = wordsOf[config.Fragments, planv1.Fragments]()
+	steerings    = wordsOf[config.Steering, planv1.Steering]()
+	drivers      = wordsOf[config.Driver, planv1.Driver]()
+	kernelCaches = wordsOf[config.KernelCache, planv1.KernelCache]()
 )
+
+type enum interface {
+	~int32
+	protoreflect.Enum
+}
+
+// wordsOf the plan's enum: `af_xdp` is DRIVER_AF_XDP of Driver.
+func wordsOf[Word ~string, Plan enum]() map[Word]Plan {
+	words := map[Word]Plan{}
+	values := Plan(0).Descriptor().Values()
+	for i := range values.Len() {
+		value := Plan(values.Get(i).Number())
+		words[Word(wordOf(value))] = value
+	}
+	return words
+}
+
+// wordOf a value: its name without the enum's, in small letters.
+func wordOf(value protoreflect.Enum) string {
+	enum := value.Descriptor()
+	name := enum.Values().ByNumber(value.Number()).Name()
+	return strings.ToLower(strings.TrimPrefix(string(name), prefixOf(enum)))
+}
+
+// prefixOf an enum's values: ON_DOWN_ of OnDown.
+func prefixOf(enum protoreflect.EnumDescriptor) string {
+	var prefix strings.Builder
+	for at, letter := range string(enum.Name()) {
+		if at > 0 && unicode.IsUpper(letter) {
+			prefix.WriteByte('_')
+		}
+		prefix.WriteRune(unicode.ToUpper(letter))
+	}
+	return prefix.String() + "_"
+}

@@ -3,7 +3,6 @@ package compile
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -35,7 +34,7 @@ func encapFeature(encap planv1.Encap) string {
 	if encap == planv1.Encap_ENCAP_GRE {
 		return ""
 	}
-	return "encap-" + strings.ToLower(strings.TrimPrefix(encap.String(), "ENCAP_"))
+	return "encap-" + wordOf(encap)
 }
 
 // requires names what the plan uses, sorted.

@@ -429,6 +429,9 @@ type (
 	Driver    string
 
 	KernelCache string
+
+	// Fragments distinguishes "not given" from "no".
+	Fragments string
 )
 
 const (
@@ -473,15 +476,10 @@ const (
 	KernelCacheAuto KernelCache = "auto"
 	KernelCacheOn   KernelCache = "on"
 	KernelCacheOff  KernelCache = "off"
-)
 
-// Fragments distinguishes "not given" from "no".
-type Fragments int
-
-const (
-	FragmentsAuto Fragments = iota
-	FragmentsOn
-	FragmentsOff
+	FragmentsAuto Fragments = "auto"
+	FragmentsOn   Fragments = "on"
+	FragmentsOff  Fragments = "off"
 )
 
 // PoolNamed returns the pool; names in a Config always exist.

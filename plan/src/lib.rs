@@ -39,6 +39,13 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/guideway.plan.v1.serde.rs"));
 }
 
+/// The config's word for a choice, by which `wire` and `nic` name it, too:
+/// `af_packet` for `DRIVER_AF_PACKET`, whose enum's values begin with `DRIVER_`.
+#[must_use]
+pub fn word(name: &str, prefix: &str) -> String {
+    name.trim_start_matches(prefix).to_ascii_lowercase()
+}
+
 pub use decode::{PlanError, Planner, features};
 pub use group::{Admission, Group, Member};
 pub use ids::{BackendId, Ids, ServiceId};

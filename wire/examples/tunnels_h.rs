@@ -7,7 +7,7 @@ use wire::{Encap, Protocol};
 fn main() {
     let (mut protocols, mut ports) = (String::new(), String::new());
     let mut constants = String::new();
-    for encap in Encap::ALL {
+    for &encap in Encap::ALL {
         let name = encap.name();
         match encap.description().carrier {
             Carrier::Ip { v4, v6 } => {

@@ -99,7 +99,9 @@ impl Machine {
                         `forwarder: {interfaces: [{name: eth1}]}`"
                 .into());
         }
-        let mut configs: Vec<DeviceConfig> = asked.interfaces.iter().map(device_config).collect();
+        let configs: Result<Vec<DeviceConfig>> =
+            asked.interfaces.iter().map(device_config).collect();
+        let mut configs = configs?;
         let requested = kernel_cache::request(&asked, connections_max(&asked), &mut configs);
         let queue_options =
             QueueOptions { busy_poll: options.busy_poll, ..QueueOptions::default() };
@@ -315,13 +317,13 @@ fn steered_workers(cpus: usize) -> usize {
     cpus.saturating_sub(1).clamp(1, plan::limits::WORKERS_MAX)
 }
 
-fn device_config(interface: &proto::Interface) -> DeviceConfig {
-    let driver = match interface.driver() {
-        proto::Driver::AfXdp => &drivers::af_xdp::DRIVER,
-        proto::Driver::AfPacket => &drivers::af_packet::DRIVER,
-    };
+/// The contract names drivers as `nic` does.
+fn device_config(interface: &proto::Interface) -> Result<DeviceConfig> {
+    let name = plan::word(interface.driver().as_str_name(), "DRIVER_");
+    let driver =
+        drivers::named(&name).ok_or_else(|| format!("there is no driver `{name}` here"))?;
     let (name, queues) = (interface.name.clone(), interface.queues);
-    DeviceConfig { interface: name, driver, queues, ..DeviceConfig::default() }
+    Ok(DeviceConfig { interface: name, driver, queues, ..DeviceConfig::default() })
 }
 
 fn shown(device: &Device) -> ShownDevice {
@@ -360,4 +362,20 @@ fn summary(forwarder: &proto::Forwarder) -> String {
         forwarder.steering().as_str_name(),
         forwarder.connections_max
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_driver_of_the_contract_is_there() {
+        let numbers: Vec<i32> =
+            (0..).take_while(|number| proto::Driver::try_from(*number).is_ok()).collect();
+        assert!(numbers.len() > 1);
+        for driver in numbers {
+            let interface = proto::Interface { name: "eth1".into(), driver, queues: 2 };
+            assert_eq!(device_config(&interface).unwrap().queues, 2);
+        }
+    }
 }

@@ -1,23 +1,30 @@
 //! The drivers: how frames are got from an interface, or from elsewhere. One
-//! folder each, and one line in [`ALL`].
+//! folder each, and one line below.
 //!
 //! A driver says as a value what it can do ([`Driver`]).
 
-pub mod af_packet;
-pub mod af_xdp;
-pub mod memory;
-pub mod pcap;
-
 use crate::driver::Driver;
 
-/// Every driver.
-pub static ALL: [&Driver; 4] =
-    [&af_xdp::DRIVER, &af_packet::DRIVER, &memory::DRIVER, &pcap::DRIVER];
+macro_rules! drivers {
+    ($($module:ident)*) => {
+        $(pub mod $module;)*
+
+        /// Every driver.
+        pub static ALL: &[&Driver] = &[$(&$module::DRIVER,)*];
+    };
+}
+
+drivers! {
+    af_xdp
+    af_packet
+    memory
+    pcap
+}
 
 /// The driver of that name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Driver> {
-    ALL.into_iter().find(|driver| driver.name == name)
+    ALL.iter().copied().find(|driver| driver.name == name)
 }
 
 /// Where none is named.
@@ -35,7 +42,7 @@ mod tests {
 
     #[test]
     fn a_driver_is_found_by_its_name_and_by_no_other() {
-        for driver in ALL {
+        for &driver in ALL {
             assert_eq!(named(driver.name), Some(driver));
             assert_eq!(ALL.iter().filter(|other| other.name == driver.name).count(), 1);
         }
@@ -46,7 +53,7 @@ mod tests {
     #[test]
     fn a_driver_without_interfaces_of_the_kernel_opens_none() {
         let without: Vec<&Driver> =
-            ALL.into_iter().filter(|driver| !driver.abilities.kernel_interface).collect();
+            ALL.iter().copied().filter(|driver| !driver.abilities.kernel_interface).collect();
         assert_eq!(without, [&memory::DRIVER, &pcap::DRIVER]);
         for driver in without {
             let config = DeviceConfig { interface: "lo".into(), driver, ..DeviceConfig::default() };
@@ -57,7 +64,7 @@ mod tests {
 
     #[test]
     fn every_driver_maps_the_memory_that_its_queues_keep_busy() {
-        for driver in ALL {
+        for &driver in ALL {
             let chunks = (driver.chunks)(&QueueOptions { ring_entries: 8, ..Default::default() });
             assert_eq!((driver.pool)(chunks).unwrap().free(), chunks, "{driver}");
         }

@@ -62,7 +62,7 @@ pub fn features() -> Vec<String> {
         "tunnel-mtu",
         "udp6-checksum",
     ];
-    let encaps = Encap::ALL.into_iter().filter(|encap| *encap != Encap::Gre);
+    let encaps = Encap::ALL.iter().filter(|encap| **encap != Encap::Gre);
     let mut features: Vec<String> = encaps.map(|encap| format!("encap-{}", encap.name())).collect();
     features.extend(others.map(str::to_owned));
     features.sort_unstable();

@@ -303,7 +303,7 @@ fn encap(path: &str, message: &proto::Service) -> Result<Encap, PlanError> {
 
 /// The encapsulation of a choice, which the field of that path has.
 pub(super) fn encap_of(path: &str, choice: proto::Encap) -> Result<Encap, PlanError> {
-    let name = choice.as_str_name().trim_start_matches("ENCAP_").to_ascii_lowercase();
+    let name = crate::word(choice.as_str_name(), "ENCAP_");
     match Encap::by_name(&name) {
         Some(encap) => Ok(encap),
         None => refuse(path, format!("`{name}` is not yet supported")),

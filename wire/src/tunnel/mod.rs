@@ -9,10 +9,6 @@
 //!  geneve   |outer IP|UDP|Geneve|inner IP ...........|
 //! ```
 
-pub mod geneve;
-pub mod gre;
-pub mod gue;
-pub mod ipip;
 pub mod multipath_option;
 pub mod route_option;
 
@@ -23,17 +19,35 @@ use crate::flow::FlowKey;
 use crate::ip::{Family, Protocol};
 use crate::udp;
 
-/// A kind of tunnel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Encap {
-    /// Generic routing encapsulation, RFC 2784.
-    Gre,
-    /// IP in IP: RFC 2003, RFC 2473, RFC 4213.
-    Ipip,
-    /// Generic UDP encapsulation, variant 0.
-    Gue,
-    /// Geneve, RFC 8926.
-    Geneve,
+/// A line for each kind: its value, its file and what it is.
+macro_rules! tunnels {
+    ($($variant:ident $module:ident $what:literal)*) => {
+        $(pub mod $module;)*
+
+        /// A kind of tunnel.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Encap {
+            $(#[doc = $what] $variant,)*
+        }
+
+        impl Encap {
+            /// Every kind there is.
+            pub const ALL: &'static [Encap] = &[$(Encap::$variant,)*];
+
+            /// What is particular to it.
+            #[must_use]
+            pub const fn description(self) -> &'static Description {
+                match self { $(Encap::$variant => &$module::DESCRIPTION,)* }
+            }
+        }
+    };
+}
+
+tunnels! {
+    Gre gre "Generic routing encapsulation, RFC 2784."
+    Ipip ipip "IP in IP: RFC 2003, RFC 2473, RFC 4213."
+    Gue gue "Generic UDP encapsulation, variant 0."
+    Geneve geneve "Geneve, RFC 8926."
 }
 
 /// Bytes of the longest options that a Geneve tunnel of ours has: one of each type.
@@ -101,20 +115,6 @@ pub struct Parsed {
 }
 
 impl Encap {
-    /// Every kind there is.
-    pub const ALL: [Encap; 4] = [Encap::Gre, Encap::Ipip, Encap::Gue, Encap::Geneve];
-
-    /// What is particular to it.
-    #[must_use]
-    pub const fn description(self) -> &'static Description {
-        match self {
-            Encap::Gre => &gre::DESCRIPTION,
-            Encap::Ipip => &ipip::DESCRIPTION,
-            Encap::Gue => &gue::DESCRIPTION,
-            Encap::Geneve => &geneve::DESCRIPTION,
-        }
-    }
-
     /// Its name in configs.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -124,14 +124,14 @@ impl Encap {
     /// The kind of that name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Encap> {
-        Encap::ALL.into_iter().find(|encap| encap.name() == name)
+        Encap::ALL.iter().copied().find(|encap| encap.name() == name)
     }
 
     /// The kind of tunnel that packets with this outer protocol and destination
     /// port are of.
     #[must_use]
     pub fn of(key: &FlowKey) -> Option<Encap> {
-        Encap::ALL.into_iter().find(|encap| match encap.description().carrier {
+        Encap::ALL.iter().copied().find(|encap| match encap.description().carrier {
             Carrier::Ip { v4, v6 } => key.protocol == v4 || key.protocol == v6,
             Carrier::Udp { port } => key.protocol == Protocol::UDP && key.destination_port == port,
         })
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn every_tunnel_reads_what_it_writes_and_is_recognised() {
-        for encap in Encap::ALL {
+        for &encap in Encap::ALL {
             assert_eq!(Encap::by_name(encap.name()), Some(encap));
             for family in [Family::V4, Family::V6] {
                 let recursion = if encap.description().recursion_control { 5 } else { 0 };
