@@ -48,6 +48,9 @@ func TestQUIC(t *testing.T) {
 		// Blocks have an address of each family in turn.
 		q := quicLab{Lab: running, authority: authority, from: sources[family], to: sources[2+family]}
 		for id, layout := range quicConfigs {
+			if id%2 != family {
+				continue // each layout once: how ids are read is the same over both
+			}
 			at := netip.AddrPortFrom(vip, quicPort)
 			t.Run(fmt.Sprintf("%s to %s, migrating", layout, at), func(t *testing.T) { q.staysWithItsServer(t, at, id, migrates) })
 			t.Run(fmt.Sprintf("%s to %s, behind a NAT", layout, at), func(t *testing.T) { q.staysWithItsServer(t, at, id, isRebound) })
