@@ -33,6 +33,7 @@ import (
 	"github.com/guideway/guideway/controller/sinks/forwarder"
 	"github.com/guideway/guideway/controller/sinks/prober"
 	"github.com/guideway/guideway/controller/sinks/routes"
+	"github.com/guideway/guideway/controller/store"
 	"github.com/guideway/guideway/speaker/health"
 )
 
@@ -55,7 +56,7 @@ type Controller struct {
 	options Options
 	log     *slog.Logger
 	notify  notify.Notifier
-	store   stateStore
+	store   store.Store
 
 	brain     *brain.State
 	prober    *prober.Prober
@@ -174,7 +175,7 @@ func start(options Options) (*Controller, error) {
 		options:    options,
 		log:        options.Log,
 		notify:     notify.New(),
-		store:      stateStore{dir: options.StateDir},
+		store:      store.Store{Dir: options.StateDir},
 		brain:      brain.New(time.Now()),
 		prober:     prober.New(),
 		events:     make(chan brain.Event, 1024),
@@ -184,7 +185,7 @@ func start(options Options) (*Controller, error) {
 		reloads:    make(chan struct{}, 1),
 		targets:    map[compile.Probe]*probed{},
 	}
-	if err := c.store.prepare(); err != nil {
+	if err := c.store.Prepare(); err != nil {
 		return nil, err
 	}
 	var err error

@@ -565,7 +565,7 @@ func TestABadConfigAtStartServesTheLastGoodOne(t *testing.T) {
 	before := h.peer.running().Generation
 	h.stop()
 
-	kept, err := os.Stat(filepath.Join(h.stateDir(), lastGoodFile))
+	kept, err := os.Stat(filepath.Join(h.stateDir(), "config-last-good.json"))
 	if err != nil || kept.Mode().Perm() != 0o600 {
 		t.Errorf("the kept config: %v %v", kept, err)
 	}
@@ -586,13 +586,13 @@ func TestABadConfigAtStartServesTheLastGoodOne(t *testing.T) {
 func TestAConfigThatCannotBeKeptServesAndIsToldAndKeptLater(t *testing.T) {
 	h := newHarness(t)
 	h.peer.serve(t, h.runDir())
-	file := filepath.Join(h.stateDir(), lastGoodFile)
+	file := filepath.Join(h.stateDir(), "config-last-good.json")
 	if err := os.MkdirAll(file, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	h.start()
 	h.until("announced, and told", func(s *controllerv1.GetStateResponse) bool {
-		return announced(s) && strings.Contains(s.Config.NotKept, lastGoodFile)
+		return announced(s) && strings.Contains(s.Config.NotKept, "config-last-good.json")
 	})
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/sinks/fleet"
+	"github.com/guideway/guideway/controller/store"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -127,14 +128,14 @@ func (c *Controller) keepDrains() error {
 	own := func(kind fleet.Kind, names []string) []string {
 		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(c.fleetDrains, fleet.Drained{Kind: kind, Name: name}) })
 	}
-	return c.store.setDrains(drains{
+	return c.store.SetDrains(store.Drains{
 		Machine: kept.Machine, Services: own(fleet.KindService, kept.Services),
 		Backends: own(fleet.KindBackend, kept.Backends), Fleet: c.fleetDrains,
 	})
 }
 
 func (c *Controller) restoreDrains() error {
-	kept, err := c.store.drains()
+	kept, err := c.store.Drains()
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ type loadedConfigs struct {
 // serving and the state says that it is stale.
 func (c *Controller) loadAtStart() error {
 	c.loaded.read = map[*config.Config]candidate{}
-	sources, err := c.store.lastGood()
+	sources, err := c.store.LastGood()
 	// Once: a pipe has its text only once.
 	files, unread := config.Read(c.options.Config...)
 	shared, notRead := c.openShared(files, sources)
@@ -242,7 +242,7 @@ func (c *Controller) keep(read candidate) error {
 	if read.parsed == c.loaded.kept {
 		return nil
 	}
-	if err := c.store.setLastGood(read.sources); err != nil {
+	if err := c.store.SetLastGood(read.sources); err != nil {
 		return err
 	}
 	c.loaded.kept, c.loaded.keptDigest = read.parsed, configs.DigestOf(read.sources)

@@ -160,7 +160,9 @@ var goEdgeRules = map[string][]string{
 	"controller/agreement": {"controller/buckets"},
 	"controller/brain":     {"proto", "controller/agreement", "controller/buckets", "controller/config", "controller/compile", "speaker/judge"},
 	// The configs that were in use, and the file that holds the one that is.
-	"controller/configs":         {"proto", "controller/api", "controller/config", "controller/statedir"},
+	"controller/configs": {"proto", "controller/api", "controller/config", "controller/statedir"},
+	// What outlives a restart, and who writes it.
+	"controller/store":           {"controller/buckets", "controller/config", "controller/sinks/fleet", "controller/statedir"},
 	"controller/sinks/agents":    sinkMayKnow,
 	"controller/sinks/fleet":     append([]string{"controller/agreement", "controller/buckets"}, sinkMayKnow...),
 	"controller/sinks/forwarder": append([]string{"controller/sinks/sinkconn"}, sinkMayKnow...),

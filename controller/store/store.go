@@ -1,8 +1,7 @@
-package run
-
-// What outlives the controller, in the state directory: the last good config
-// and the drains by command. The directory is its own; the forwarder's last
-// plan, beside it, is the forwarder's.
+// Package store has what outlives the controller, in the state directory: the last
+// good config, the drains by command, bucket maps. The directory is the controller's
+// own; the forwarder's last plan, beside it, is the forwarder's.
+package store
 
 import (
 	"encoding/json"
@@ -22,7 +21,8 @@ const (
 	drainsFile   = "drains.json"
 )
 
-type stateStore struct{ dir string }
+// Store is a state directory.
+type Store struct{ Dir string }
 
 // keptSource is a config.Source on disk. Names are absolute, because relative
 // paths inside a config start at its file's directory.
@@ -33,8 +33,8 @@ type keptSource struct {
 	Generation uint64 `json:"generation,omitempty"`
 }
 
-// drains by command.
-type drains struct {
+// Drains by command.
+type Drains struct {
 	Machine  bool     `json:"machine"`
 	Services []string `json:"services,omitempty"`
 	Backends []string `json:"backends"`
@@ -42,15 +42,16 @@ type drains struct {
 	Fleet []fleet.Drained `json:"fleet,omitempty"`
 }
 
-func (s stateStore) prepare() error {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return fmt.Errorf("make the state directory %s: %w: create it, or name another by --state-dir", s.dir, err)
+// Prepare makes the directory.
+func (s Store) Prepare() error {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return fmt.Errorf("make the state directory %s: %w: create it, or name another by --state-dir", s.Dir, err)
 	}
 	return nil
 }
 
-// lastGood returns nothing if no config was ever good.
-func (s stateStore) lastGood() ([]config.Source, error) {
+// LastGood returns nothing if no config was ever good.
+func (s Store) LastGood() ([]config.Source, error) {
 	var kept []keptSource
 	if err := s.read(lastGoodFile, &kept); err != nil {
 		return nil, err
@@ -62,7 +63,8 @@ func (s stateStore) lastGood() ([]config.Source, error) {
 	return sources, nil
 }
 
-func (s stateStore) setLastGood(sources []config.Source) error {
+// SetLastGood of what the forwarder has accepted.
+func (s Store) SetLastGood(sources []config.Source) error {
 	var kept []keptSource
 	for _, s := range sources {
 		name := s.Name
@@ -78,16 +80,18 @@ func (s stateStore) setLastGood(sources []config.Source) error {
 	return s.write(lastGoodFile, kept)
 }
 
-func (s stateStore) drains() (drains, error) {
-	var d drains
+// Drains as they were kept last.
+func (s Store) Drains() (Drains, error) {
+	var d Drains
 	return d, s.read(drainsFile, &d)
 }
 
-func (s stateStore) setDrains(d drains) error { return s.write(drainsFile, d) }
+// SetDrains for the next start.
+func (s Store) SetDrains(d Drains) error { return s.write(drainsFile, d) }
 
 // read leaves value alone if there is no such file.
-func (s stateStore) read(name string, value any) error {
-	path := filepath.Join(s.dir, name)
+func (s Store) read(name string, value any) error {
+	path := filepath.Join(s.Dir, name)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -101,10 +105,10 @@ func (s stateStore) read(name string, value any) error {
 	return nil
 }
 
-func (s stateStore) write(name string, value any) error {
+func (s Store) write(name string, value any) error {
 	data, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
 	}
-	return statedir.Write(s.dir, name, append(data, '\n'))
+	return statedir.Write(s.Dir, name, append(data, '\n'))
 }
