@@ -251,12 +251,12 @@ func TestALabThatCannotBeBuiltLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(bin, "guideway-forwarder"), []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(bin, "guideway-forwarder"), []byte("#!/bin/sh\necho starting\necho cannot start: tried\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	o.BinDir = bin
 	// The first may still end while the second is started, and is not missed before.
-	if _, err := hosts.Up(t.Context(), o, true); err == nil || !regexp.MustCompile(`lb-[12]/forwarder: it does not run: see `).MatchString(err.Error()) {
+	if _, err := hosts.Up(t.Context(), o, true); err == nil || !regexp.MustCompile(`lb-[12]/forwarder: it does not run: cannot start: tried \(.*/forwarder.log\)`).MatchString(err.Error()) {
 		t.Errorf("error %v", err)
 	}
 	if left := leftovers(t, o.Name); len(left) > 0 {
