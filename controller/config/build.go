@@ -92,9 +92,6 @@ func (b *builder) tunnel() {
 	given := b.schema.GetTunnel()
 	b.config.Tunnel.UDP6Checksum = given.GetUdp6Checksum()
 	b.config.Tunnel.MTU = int(given.GetMtu())
-	if b.schema.GetPathMtu() != nil {
-		b.warnf("path_mtu", "has no effect, and the next release refuses it: path MTUs are not learned from ICMP errors any more; remove it, and give tunnel.mtu where the network to the backends is narrower than the egress interfaces")
-	}
 	if text := given.GetSourcePrefix(); text != "" {
 		prefix, problem := parsePrefix(text)
 		if problem == "" && !prefix.Addr().Is4() {

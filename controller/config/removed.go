@@ -12,6 +12,7 @@ import (
 // config survives its upgrade. The schema reserves their names; the next release
 // deletes their lines.
 var removed = map[protoreflect.FullName]string{
+	"guideway.config.v1.Config.path_mtu":  "path MTUs are not learned from ICMP errors: give tunnel.mtu where the network to the backends is narrower than the egress interfaces",
 	"guideway.config.v1.Neighbor.passive": "this machine connects to every neighbor: let the router accept connections",
 }
 

@@ -65,8 +65,6 @@ type Config struct {
 	Forwarder *Forwarder `protobuf:"bytes,11,opt,name=forwarder,proto3" json:"forwarder,omitempty"`
 	// Prometheus metrics and health of the controller.
 	Metrics *Metrics `protobuf:"bytes,12,opt,name=metrics,proto3" json:"metrics,omitempty"`
-	// Has no effect, and goes with the next release.
-	PathMtu *PathMtu `protobuf:"bytes,13,opt,name=path_mtu,json=pathMtu,proto3" json:"path_mtu,omitempty"`
 	// The controller's API over TCP. Absent: it is on unix sockets only.
 	Api *Api `protobuf:"bytes,14,opt,name=api,proto3" json:"api,omitempty"`
 	// Where the machines of the cluster share their config. Absent: it is in files
@@ -198,13 +196,6 @@ func (x *Config) GetForwarder() *Forwarder {
 func (x *Config) GetMetrics() *Metrics {
 	if x != nil {
 		return x.Metrics
-	}
-	return nil
-}
-
-func (x *Config) GetPathMtu() *PathMtu {
-	if x != nil {
-		return x.PathMtu
 	}
 	return nil
 }
@@ -955,52 +946,6 @@ func (x *Tunnel) GetMtu() uint32 {
 	return 0
 }
 
-type PathMtu struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Has no effect, and goes with the next release: path MTUs are not learned from
-	// ICMP errors any more. See `tunnel.mtu`.
-	Learn         *bool `protobuf:"varint,1,opt,name=learn,proto3,oneof" json:"learn,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PathMtu) Reset() {
-	*x = PathMtu{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PathMtu) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PathMtu) ProtoMessage() {}
-
-func (x *PathMtu) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PathMtu.ProtoReflect.Descriptor instead.
-func (*PathMtu) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *PathMtu) GetLearn() bool {
-	if x != nil && x.Learn != nil {
-		return *x.Learn
-	}
-	return false
-}
-
 type PrefixGroup struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Named by `vips` and `spill`.
@@ -1014,7 +959,7 @@ type PrefixGroup struct {
 
 func (x *PrefixGroup) Reset() {
 	*x = PrefixGroup{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +971,7 @@ func (x *PrefixGroup) String() string {
 func (*PrefixGroup) ProtoMessage() {}
 
 func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +984,7 @@ func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixGroup.ProtoReflect.Descriptor instead.
 func (*PrefixGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PrefixGroup) GetName() string {
@@ -1167,7 +1112,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1124,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1137,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Service) GetName() string {
@@ -1396,7 +1341,7 @@ type Mptcp struct {
 
 func (x *Mptcp) Reset() {
 	*x = Mptcp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1353,7 @@ func (x *Mptcp) String() string {
 func (*Mptcp) ProtoMessage() {}
 
 func (x *Mptcp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1366,7 @@ func (x *Mptcp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mptcp.ProtoReflect.Descriptor instead.
 func (*Mptcp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Mptcp) GetJoinPorts() uint32 {
@@ -1443,7 +1388,7 @@ type QuicLb struct {
 
 func (x *QuicLb) Reset() {
 	*x = QuicLb{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1455,7 +1400,7 @@ func (x *QuicLb) String() string {
 func (*QuicLb) ProtoMessage() {}
 
 func (x *QuicLb) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1468,7 +1413,7 @@ func (x *QuicLb) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuicLb.ProtoReflect.Descriptor instead.
 func (*QuicLb) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *QuicLb) GetConfigs() []*QuicLbConfig {
@@ -1499,7 +1444,7 @@ type QuicLbConfig struct {
 
 func (x *QuicLbConfig) Reset() {
 	*x = QuicLbConfig{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1456,7 @@ func (x *QuicLbConfig) String() string {
 func (*QuicLbConfig) ProtoMessage() {}
 
 func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1469,7 @@ func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuicLbConfig.ProtoReflect.Descriptor instead.
 func (*QuicLbConfig) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *QuicLbConfig) GetId() uint32 {
@@ -1576,7 +1521,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1588,7 +1533,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1601,7 +1546,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Vip) GetAddress() string {
@@ -1655,7 +1600,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1612,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1625,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *IdleTimeouts) GetTcp() *durationpb.Duration {
@@ -1723,7 +1668,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +1680,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +1693,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1794,7 +1739,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +1751,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +1764,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Pool) GetName() string {
@@ -1888,7 +1833,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +1845,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +1858,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Damping) GetFlaps() uint32 {
@@ -1955,7 +1900,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +1912,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +1925,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Backend) GetName() string {
@@ -2050,7 +1995,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2062,7 +2007,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2075,7 +2020,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -2199,7 +2144,7 @@ type HttpCheck struct {
 
 func (x *HttpCheck) Reset() {
 	*x = HttpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2211,7 +2156,7 @@ func (x *HttpCheck) String() string {
 func (*HttpCheck) ProtoMessage() {}
 
 func (x *HttpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2224,7 +2169,7 @@ func (x *HttpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpCheck.ProtoReflect.Descriptor instead.
 func (*HttpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *HttpCheck) GetPort() uint32 {
@@ -2303,7 +2248,7 @@ type HttpsCheck struct {
 
 func (x *HttpsCheck) Reset() {
 	*x = HttpsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2315,7 +2260,7 @@ func (x *HttpsCheck) String() string {
 func (*HttpsCheck) ProtoMessage() {}
 
 func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2328,7 +2273,7 @@ func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpsCheck.ProtoReflect.Descriptor instead.
 func (*HttpsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HttpsCheck) GetPort() uint32 {
@@ -2408,7 +2353,7 @@ type Tls struct {
 
 func (x *Tls) Reset() {
 	*x = Tls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2420,7 +2365,7 @@ func (x *Tls) String() string {
 func (*Tls) ProtoMessage() {}
 
 func (x *Tls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2433,7 +2378,7 @@ func (x *Tls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tls.ProtoReflect.Descriptor instead.
 func (*Tls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Tls) GetServerName() string {
@@ -2474,7 +2419,7 @@ type TcpCheck struct {
 
 func (x *TcpCheck) Reset() {
 	*x = TcpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2486,7 +2431,7 @@ func (x *TcpCheck) String() string {
 func (*TcpCheck) ProtoMessage() {}
 
 func (x *TcpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2499,7 +2444,7 @@ func (x *TcpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TcpCheck.ProtoReflect.Descriptor instead.
 func (*TcpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TcpCheck) GetPort() uint32 {
@@ -2528,7 +2473,7 @@ type TlsCheck struct {
 
 func (x *TlsCheck) Reset() {
 	*x = TlsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2485,7 @@ func (x *TlsCheck) String() string {
 func (*TlsCheck) ProtoMessage() {}
 
 func (x *TlsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2498,7 @@ func (x *TlsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TlsCheck.ProtoReflect.Descriptor instead.
 func (*TlsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TlsCheck) GetPort() uint32 {
@@ -2606,7 +2551,7 @@ type GrpcCheck struct {
 
 func (x *GrpcCheck) Reset() {
 	*x = GrpcCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2618,7 +2563,7 @@ func (x *GrpcCheck) String() string {
 func (*GrpcCheck) ProtoMessage() {}
 
 func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2631,7 +2576,7 @@ func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrpcCheck.ProtoReflect.Descriptor instead.
 func (*GrpcCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GrpcCheck) GetPort() uint32 {
@@ -2674,7 +2619,7 @@ type DnsCheck struct {
 
 func (x *DnsCheck) Reset() {
 	*x = DnsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2686,7 +2631,7 @@ func (x *DnsCheck) String() string {
 func (*DnsCheck) ProtoMessage() {}
 
 func (x *DnsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2699,7 +2644,7 @@ func (x *DnsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DnsCheck.ProtoReflect.Descriptor instead.
 func (*DnsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DnsCheck) GetPort() uint32 {
@@ -2758,7 +2703,7 @@ type UdpCheck struct {
 
 func (x *UdpCheck) Reset() {
 	*x = UdpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2715,7 @@ func (x *UdpCheck) String() string {
 func (*UdpCheck) ProtoMessage() {}
 
 func (x *UdpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +2728,7 @@ func (x *UdpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UdpCheck.ProtoReflect.Descriptor instead.
 func (*UdpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *UdpCheck) GetPort() uint32 {
@@ -2831,7 +2776,7 @@ type IcmpCheck struct {
 
 func (x *IcmpCheck) Reset() {
 	*x = IcmpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +2788,7 @@ func (x *IcmpCheck) String() string {
 func (*IcmpCheck) ProtoMessage() {}
 
 func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +2801,7 @@ func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IcmpCheck.ProtoReflect.Descriptor instead.
 func (*IcmpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *IcmpCheck) GetSize() uint32 {
@@ -2894,7 +2839,7 @@ type Bgp struct {
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2906,7 +2851,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2919,7 +2864,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -3013,7 +2958,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3025,7 +2970,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3038,7 +2983,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -3130,7 +3075,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +3087,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +3100,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -3200,7 +3145,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +3157,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3225,7 +3170,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -3271,7 +3216,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3283,7 +3228,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3241,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Interface) GetName() string {
@@ -3337,7 +3282,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3349,7 +3294,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3362,7 +3307,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{39}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Metrics) GetListen() string {
@@ -3383,7 +3328,7 @@ var File_guideway_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe8\a\n" +
+	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc0\a\n" +
 	"\x06Config\x125\n" +
 	"\acluster\x18\x01 \x01(\v2\x1b.guideway.config.v1.ClusterR\acluster\x12=\n" +
 	"\amachine\x18\x02 \x01(\v2\x1b.guideway.config.v1.MachineB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12.\n" +
@@ -3397,14 +3342,13 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x03bgp\x18\n" +
 	" \x01(\v2\x17.guideway.config.v1.BgpR\x03bgp\x12;\n" +
 	"\tforwarder\x18\v \x01(\v2\x1d.guideway.config.v1.ForwarderR\tforwarder\x125\n" +
-	"\ametrics\x18\f \x01(\v2\x1b.guideway.config.v1.MetricsR\ametrics\x126\n" +
-	"\bpath_mtu\x18\r \x01(\v2\x1b.guideway.config.v1.PathMtuR\apathMtu\x12)\n" +
+	"\ametrics\x18\f \x01(\v2\x1b.guideway.config.v1.MetricsR\ametrics\x12)\n" +
 	"\x03api\x18\x0e \x01(\v2\x17.guideway.config.v1.ApiR\x03api\x12,\n" +
 	"\x04etcd\x18\x10 \x01(\v2\x18.guideway.config.v1.EtcdR\x04etcd\x125\n" +
 	"\aspeaker\x18\x11 \x01(\v2\x1b.guideway.config.v1.SpeakerR\aspeaker\x12N\n" +
 	"\fmove_age_max\x18\x13 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\n" +
 	"moveAgeMax\x122\n" +
-	"\x06agents\x18\x12 \x01(\v2\x1a.guideway.config.v1.AgentsR\x06agents\"7\n" +
+	"\x06agents\x18\x12 \x01(\v2\x1a.guideway.config.v1.AgentsR\x06agentsJ\x04\b\r\x10\x0eR\bpath_mtu\"7\n" +
 	"\x06Agents\x12$\n" +
 	"\x04port\x18\x01 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01H\x00R\x04port\x88\x01\x01B\a\n" +
 	"\x05_port\"\\\n" +
@@ -3466,10 +3410,7 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\rsource_prefix\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\fsourcePrefix\x88\x01\x01\x12#\n" +
 	"\x03mtu\x18\x03 \x01(\rB\f\xbaH\t*\a\x18\xff\xff\x03(\xc0\x04H\x01R\x03mtu\x88\x01\x01B\x10\n" +
 	"\x0e_source_prefixB\x06\n" +
-	"\x04_mtu\".\n" +
-	"\aPathMtu\x12\x19\n" +
-	"\x05learn\x18\x01 \x01(\bH\x00R\x05learn\x88\x01\x01B\b\n" +
-	"\x06_learn\"g\n" +
+	"\x04_mtu\"g\n" +
 	"\vPrefixGroup\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12$\n" +
 	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xa1\f\n" +
@@ -3778,7 +3719,7 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
 	(*Agents)(nil),              // 1: guideway.config.v1.Agents
@@ -3792,94 +3733,92 @@ var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Machine)(nil),             // 9: guideway.config.v1.Machine
 	(*Peer)(nil),                // 10: guideway.config.v1.Peer
 	(*Tunnel)(nil),              // 11: guideway.config.v1.Tunnel
-	(*PathMtu)(nil),             // 12: guideway.config.v1.PathMtu
-	(*PrefixGroup)(nil),         // 13: guideway.config.v1.PrefixGroup
-	(*Service)(nil),             // 14: guideway.config.v1.Service
-	(*Mptcp)(nil),               // 15: guideway.config.v1.Mptcp
-	(*QuicLb)(nil),              // 16: guideway.config.v1.QuicLb
-	(*QuicLbConfig)(nil),        // 17: guideway.config.v1.QuicLbConfig
-	(*Vip)(nil),                 // 18: guideway.config.v1.Vip
-	(*IdleTimeouts)(nil),        // 19: guideway.config.v1.IdleTimeouts
-	(*Spill)(nil),               // 20: guideway.config.v1.Spill
-	(*Pool)(nil),                // 21: guideway.config.v1.Pool
-	(*Damping)(nil),             // 22: guideway.config.v1.Damping
-	(*Backend)(nil),             // 23: guideway.config.v1.Backend
-	(*HealthCheck)(nil),         // 24: guideway.config.v1.HealthCheck
-	(*HttpCheck)(nil),           // 25: guideway.config.v1.HttpCheck
-	(*HttpsCheck)(nil),          // 26: guideway.config.v1.HttpsCheck
-	(*Tls)(nil),                 // 27: guideway.config.v1.Tls
-	(*TcpCheck)(nil),            // 28: guideway.config.v1.TcpCheck
-	(*TlsCheck)(nil),            // 29: guideway.config.v1.TlsCheck
-	(*GrpcCheck)(nil),           // 30: guideway.config.v1.GrpcCheck
-	(*DnsCheck)(nil),            // 31: guideway.config.v1.DnsCheck
-	(*UdpCheck)(nil),            // 32: guideway.config.v1.UdpCheck
-	(*IcmpCheck)(nil),           // 33: guideway.config.v1.IcmpCheck
-	(*Bgp)(nil),                 // 34: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 35: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 36: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 37: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 38: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 39: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 40: google.protobuf.Duration
+	(*PrefixGroup)(nil),         // 12: guideway.config.v1.PrefixGroup
+	(*Service)(nil),             // 13: guideway.config.v1.Service
+	(*Mptcp)(nil),               // 14: guideway.config.v1.Mptcp
+	(*QuicLb)(nil),              // 15: guideway.config.v1.QuicLb
+	(*QuicLbConfig)(nil),        // 16: guideway.config.v1.QuicLbConfig
+	(*Vip)(nil),                 // 17: guideway.config.v1.Vip
+	(*IdleTimeouts)(nil),        // 18: guideway.config.v1.IdleTimeouts
+	(*Spill)(nil),               // 19: guideway.config.v1.Spill
+	(*Pool)(nil),                // 20: guideway.config.v1.Pool
+	(*Damping)(nil),             // 21: guideway.config.v1.Damping
+	(*Backend)(nil),             // 22: guideway.config.v1.Backend
+	(*HealthCheck)(nil),         // 23: guideway.config.v1.HealthCheck
+	(*HttpCheck)(nil),           // 24: guideway.config.v1.HttpCheck
+	(*HttpsCheck)(nil),          // 25: guideway.config.v1.HttpsCheck
+	(*Tls)(nil),                 // 26: guideway.config.v1.Tls
+	(*TcpCheck)(nil),            // 27: guideway.config.v1.TcpCheck
+	(*TlsCheck)(nil),            // 28: guideway.config.v1.TlsCheck
+	(*GrpcCheck)(nil),           // 29: guideway.config.v1.GrpcCheck
+	(*DnsCheck)(nil),            // 30: guideway.config.v1.DnsCheck
+	(*UdpCheck)(nil),            // 31: guideway.config.v1.UdpCheck
+	(*IcmpCheck)(nil),           // 32: guideway.config.v1.IcmpCheck
+	(*Bgp)(nil),                 // 33: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 34: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 35: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 36: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 37: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 38: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 39: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	8,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
 	9,  // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
 	10, // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
 	11, // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
-	13, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
-	14, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
-	21, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
-	24, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	34, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	37, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	39, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
-	12, // 11: guideway.config.v1.Config.path_mtu:type_name -> guideway.config.v1.PathMtu
-	3,  // 12: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
-	6,  // 13: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
-	2,  // 14: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
-	40, // 15: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
-	1,  // 16: guideway.config.v1.Config.agents:type_name -> guideway.config.v1.Agents
-	4,  // 17: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
-	5,  // 18: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
-	7,  // 19: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
-	18, // 20: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	19, // 21: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	20, // 22: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	16, // 23: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
-	15, // 24: guideway.config.v1.Service.mptcp:type_name -> guideway.config.v1.Mptcp
-	17, // 25: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
-	40, // 26: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	40, // 27: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	40, // 28: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	40, // 29: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	23, // 30: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	22, // 31: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
-	40, // 32: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
-	40, // 33: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
-	40, // 34: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
-	25, // 35: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	26, // 36: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
-	28, // 37: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	29, // 38: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
-	30, // 39: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
-	31, // 40: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
-	32, // 41: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
-	33, // 42: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
-	40, // 43: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	40, // 44: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	27, // 45: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
-	27, // 46: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
-	35, // 47: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	40, // 48: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	36, // 49: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	40, // 50: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	38, // 51: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	52, // [52:52] is the sub-list for method output_type
-	52, // [52:52] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	12, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
+	13, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
+	20, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
+	23, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
+	33, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	36, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	38, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	3,  // 11: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
+	6,  // 12: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
+	2,  // 13: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
+	39, // 14: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
+	1,  // 15: guideway.config.v1.Config.agents:type_name -> guideway.config.v1.Agents
+	4,  // 16: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
+	5,  // 17: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
+	7,  // 18: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
+	17, // 19: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	18, // 20: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	19, // 21: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	15, // 22: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
+	14, // 23: guideway.config.v1.Service.mptcp:type_name -> guideway.config.v1.Mptcp
+	16, // 24: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
+	39, // 25: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	39, // 26: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	39, // 27: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	39, // 28: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	22, // 29: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	21, // 30: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	39, // 31: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	39, // 32: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	39, // 33: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	24, // 34: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	25, // 35: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	27, // 36: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	28, // 37: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	29, // 38: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	30, // 39: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	31, // 40: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	32, // 41: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	39, // 42: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	39, // 43: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	26, // 44: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	26, // 45: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	34, // 46: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	39, // 47: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	35, // 48: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	39, // 49: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	37, // 50: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -3894,18 +3833,18 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[8].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[9].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[11].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[12].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[13].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[14].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[15].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[16].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[17].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[18].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[20].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[21].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[22].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[23].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[24].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[25].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[26].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[27].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[28].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[29].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[30].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[31].OneofWrappers = []any{}
@@ -3916,14 +3855,13 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[36].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[37].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[38].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[39].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
