@@ -2,10 +2,10 @@ package packaging
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/guideway/guideway/looptest"
 )
 
 // As systemd starts them: users, groups and capabilities of the units, their
@@ -36,17 +36,11 @@ may() { echo "$@" may; as "$@" || { echo "$@: FAILED $?"; cat $STAGE/*.log; }; }
 may_not() { echo "$@" may not; ! as "$@" || echo "$@: ALLOWED"; }
 `
 
-// installed is a machine with the programs of bin/.
+// installed is a machine with the programs that were built.
 func installed(t *testing.T) machine {
 	m := newMachine(t)
 	for _, program := range []string{"guideway", "guideway-forwarder", "guideway-agent"} {
-		bin, err := filepath.Abs("../bin/" + program)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := os.Stat(bin); err != nil {
-			t.Fatalf("%v: `make build` makes it", err)
-		}
+		bin := looptest.Program(t, program)
 		m.host(fmt.Sprintf("cp %s $STAGE/tree/bin/; chmod -R a+rX $STAGE", bin))
 	}
 	// Above the stage, others may pass through as well.
