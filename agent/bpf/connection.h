@@ -133,14 +133,12 @@ static __always_inline __u32 place_by_socket(struct xdp_md *ctx, struct bpf_sock
  * inlined, so that the verifier goes through it once. */
 __noinline __u32 place_by_lookup(struct xdp_md *ctx, struct segment *s)
 {
-	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *socket;
-	__u32 outcome, bytes;
+	__u32 outcome;
 
 	if (!s)
 		return NO_SOCKET;
-	bytes = socket_tuple_of(&s->flow, &tuple);
-	socket = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
+	socket = find_socket(ctx, &s->flow);
 	if (!socket)
 		return NO_SOCKET;
 	outcome = place_by_socket(ctx, socket, s);

@@ -72,6 +72,16 @@ static __always_inline __u32 socket_tuple_of(const struct flow *flow, struct bpf
 	return sizeof(tuple->ipv6);
 }
 
+/* The socket that gets the flow's packets, to be released; null: there is none. Of both
+ * kinds of programs: their contexts differ. */
+static __always_inline struct bpf_sock *find_socket(void *ctx, const struct flow *flow)
+{
+	struct bpf_sock_tuple tuple = {};
+	__u32 bytes = socket_tuple_of(flow, &tuple);
+
+	return bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
+}
+
 static __always_inline __u32 now_seconds(void)
 {
 	return bpf_ktime_get_coarse_ns() / NANOSECONDS;

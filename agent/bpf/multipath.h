@@ -105,11 +105,9 @@ static __always_inline int read_multipath_segment(struct __sk_buff *skb, enum di
 static __always_inline __u32 state_of_socket(struct __sk_buff *skb,
 					     const struct multipath_segment *s)
 {
-	struct bpf_sock_tuple tuple = {};
-	__u32 bytes = socket_tuple_of(&s->flow, &tuple), state;
-	struct bpf_sock *socket;
+	struct bpf_sock *socket = find_socket(skb, &s->flow);
+	__u32 state;
 
-	socket = bpf_skc_lookup_tcp(skb, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
 	if (!socket)
 		return 0;
 	state = socket->state;
