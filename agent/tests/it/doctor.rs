@@ -89,7 +89,12 @@ impl Backend {
     fn agent(&self) -> Agent {
         let agent = Agent::start(self.command(""));
         assert!(agent.ready.starts_with("ready: eth0"), "{}", agent.ready);
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // It is ready a moment before it answers `status`.
+        while !self.command("status").output().unwrap().status.success() {
+            assert!(Instant::now() < deadline, "it does not answer");
+            std::thread::sleep(Duration::from_millis(50));
+        }
         while self.status()["other_agents"].as_array().unwrap().iter().any(|o| o["mtu"].is_null()) {
             assert!(Instant::now() < deadline, "{}", self.status());
             std::thread::sleep(Duration::from_millis(50));
