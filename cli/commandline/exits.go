@@ -2,19 +2,19 @@ package commandline
 
 import "errors"
 
-// How `guideway` ends beyond that.
+// How `guideway` ends beyond ExitFailed and ExitUsage.
 const (
-	// Of `config plan` alone, whose mistakes all end with exitFailed.
+	// Of `config plan` alone, whose mistakes all end with ExitFailed.
 	ExitChanges = 2
 	// Of `drain --wait` alone: drained, but before traffic or connections had gone.
 	ExitTimeUp = 3
 )
 
-// ErrReported ends the program with exitFailed when everything was said already.
+// ErrReported ends the program with ExitFailed when everything was said already.
 var ErrReported = errors.New("reported")
 
-// ErrTimeUp ends the program with exitTimeUp: `drain --wait` waited long enough.
+// ErrTimeUp ends the program with ExitTimeUp: `drain --wait` waited long enough.
 var ErrTimeUp = errors.New("time is up")
 
-// ErrChanges ends the program with exitChanges: `config plan` found some.
+// ErrChanges ends the program with ExitChanges: `config plan` found some.
 var ErrChanges = errors.New("changes")
