@@ -61,7 +61,7 @@ main() {
         stage build build
         stage labs .cache/bin/gotest -count=1 -p 1 -timeout 40m -parallel 99 ./lab/...
     fi
-    [[ -z $lints ]] || stage "lint, the rest" wait_for_lints
+    [[ -z $lints ]] || stage "lint, the rest" wait "$lints"
     stage Rust rust_tests
     stage Go go_tests
     check_skips
@@ -82,15 +82,12 @@ lint() {
     return $status
 }
 
-wait_for_lints() {
+print_failed_lints() {
     local what
-    if ! wait "$lints"; then
-        for what in $(awk '/FAILED/ { print $1 }' "$LOGS/lints"); do
-            printf '\n== %s\n' "$what"
-            cat "$LOGS/$what.log"
-        done
-        return 1
-    fi
+    for what in $(awk '/FAILED/ { print $1 }' "$LOGS/lints" 2>/dev/null); do
+        printf '\n== %s\n' "$what"
+        cat "$LOGS/$what.log"
+    done
 }
 
 build() {
@@ -127,7 +124,7 @@ rust_skips() {
     [[ ! -f $LOGS/rust.log ]] || sed -n 's/^.*SKIPPED \(.*: needs .*\)$/\1/p' "$LOGS/rust.log"
 }
 
-# Whatever happened: the table, what was skipped, the sum.
+# Whatever happened: what lints found, the table, what was skipped, the sum.
 finish() {
     local status=$?
     trap - EXIT
@@ -136,6 +133,7 @@ finish() {
     [[ -z ${lints-} ]] || kill -TERM -- "-$lints" 2>/dev/null || true
     [[ $status == 0 ]] || remove_leftovers
     rust_skips >>"$SKIPPED_FILE"
+    print_failed_lints
     printf '\n== Stages\n'
     cat "$LOGS/lints" 2>/dev/null || true
     print_stages
