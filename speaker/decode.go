@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
@@ -93,7 +92,7 @@ func (p *passwords) password(file string) (string, error) {
 	if password, known := p.read[file]; known {
 		return password, nil
 	}
-	data, err := os.ReadFile(file)
+	data, _, err := config.ReadFromDisk(file)
 	if err != nil {
 		return "", fmt.Errorf("read the password file: %w: the speaker's user has to be able to (group guideway-speaker, mode 0640)", err)
 	}

@@ -36,7 +36,7 @@ func configBackendCommand() *cobra.Command {
 			if len(arguments) < 2 {
 				return errors.New("NAME or FILE is missing: give a backend's name and a config, like `guideway config backend web-1 /etc/guideway/guideway.yaml`")
 			}
-			c, err := loadConfig(command.ErrOrStderr(), arguments[1:])
+			c, err := loadConfig(command.ErrOrStderr(), config.Load, arguments[1:])
 			if err != nil {
 				return err
 			}

@@ -41,7 +41,7 @@ func configCheckCommand() *cobra.Command {
 			if format != "table" {
 				return printVerdict(command.OutOrStdout(), format, files)
 			}
-			c, err := loadConfig(command.ErrOrStderr(), files)
+			c, err := loadConfig(command.ErrOrStderr(), config.Load, files)
 			if err != nil {
 				return err
 			}
@@ -134,12 +134,13 @@ func configCompileCommand() *cobra.Command {
 		Short: "Print the plan that a config becomes",
 		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
 			"prints the plan of this machine as JSON: generation 1, every backend active\n" +
-			"(draining with weight 0). Errors and warnings go to standard error.",
+			"(draining with weight 0). Errors and warnings go to standard error. What only breaks\n" +
+			"connections, like a stateless service without agents, is a warning here.",
 		Example: "  guideway config compile config.yaml > plan.json\n" +
 			"  guideway-forwarder replay --plan plan.json --in in.pcap --out out.pcap",
 		Args: configFiles,
 		RunE: func(command *cobra.Command, files []string) error {
-			c, err := loadConfig(command.ErrOrStderr(), files)
+			c, err := loadConfig(command.ErrOrStderr(), config.LoadToCompile, files)
 			if err != nil {
 				return err
 			}
@@ -161,8 +162,8 @@ func configFiles(command *cobra.Command, files []string) error {
 }
 
 // loadConfig reads a config and prints what is wrong with it.
-func loadConfig(stderr io.Writer, files []string) (*config.Config, error) {
-	c, err := config.Load(files...)
+func loadConfig(stderr io.Writer, load func(...string) (*config.Config, error), files []string) (*config.Config, error) {
+	c, err := load(files...)
 	var refusal *config.Refusal
 	if errors.As(err, &refusal) {
 		for _, problem := range refusal.Errors {

@@ -159,10 +159,10 @@ type identity struct {
 func readIdentity(files config.TLSFiles) (*identity, error) {
 	read := &identity{files: files, authorities: x509.NewCertPool()}
 	var err error
-	if read.certificate, err = tls.LoadX509KeyPair(files.CertFile, files.KeyFile); err != nil {
+	if read.certificate, err = config.LoadKeyPair(files.CertFile, files.KeyFile); err != nil {
 		return nil, fmt.Errorf("api.tls: cert_file %s, key_file %s: %w", files.CertFile, files.KeyFile, err)
 	}
-	data, err := os.ReadFile(files.CAFile)
+	data, _, err := config.ReadFromDisk(files.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("api.tls.ca_file: %w", err)
 	}

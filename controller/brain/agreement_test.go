@@ -36,7 +36,7 @@ func sharingWith(t *testing.T, machine int, change func(shared string) string) *
 	_, shared, _ := strings.Cut(stateless, "addresses: [10.0.0.1]}\n")
 	own := fmt.Sprintf("machine: {name: lb-%d, addresses: [10.0.0.%d]}\netcd: {cluster: c1, endpoints: [\"http://10.0.0.9:2379\"]}\n", machine, machine)
 	shared += "cluster: {name: c1}\npeers: [{name: lb-1, addresses: [10.0.0.1]}, {name: lb-2, addresses: [10.0.0.2]}, {name: lb-3, addresses: [10.0.0.3]}]\n"
-	c, err := config.Parse([]config.Source{{Name: "own.yaml", Data: []byte(own)}, {Name: "etcd", Data: []byte(change(shared)), Generation: 1}}, missing)
+	c, err := config.ParseToCompile([]config.Source{{Name: "own.yaml", Data: []byte(own)}, {Name: "etcd", Data: []byte(change(shared)), Generation: 1}}, missing)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ health_checks:
 func parse(t *testing.T, yaml string) *config.Config {
 	t.Helper()
 	missing := func(string) ([]byte, fs.FileMode, error) { return nil, 0, fs.ErrNotExist }
-	c, err := config.Parse([]config.Source{{Name: "test.yaml", Data: []byte(yaml)}}, missing)
+	c, err := config.ParseToCompile([]config.Source{{Name: "test.yaml", Data: []byte(yaml)}}, missing)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ const (
 
 func parse(t *testing.T, text string) *config.Config {
 	t.Helper()
-	c, err := config.Parse([]config.Source{{Name: "t.yaml", Data: []byte(text)}},
+	c, err := config.ParseToCompile([]config.Source{{Name: "t.yaml", Data: []byte(text)}},
 		func(string) ([]byte, fs.FileMode, error) { return nil, 0, fs.ErrNotExist })
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func Test_golden_configs_compile_to_their_plans(t *testing.T) {
 func compareGolden(t *testing.T, parent string) {
 	for _, folder := range golden(t, parent) {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
-			c, err := config.Load(filepath.Join(folder, "config.yaml"))
+			c, err := config.LoadToCompile(filepath.Join(folder, "config.yaml"))
 			if err != nil {
 				t.Fatal(err)
 			}

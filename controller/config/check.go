@@ -22,6 +22,7 @@ func (b *builder) check() {
 	b.checkMultipathTCP()
 	b.checkJoinPorts()
 	b.checkSecondChances()
+	b.checkAgents()
 	b.checkOverlaps()
 	b.checkBackendVIPs()
 	b.warnUnused()

@@ -42,7 +42,7 @@ func EtcdOf(sources []Source, readFile ReadFile) (*Etcd, error) {
 	}
 	alone := *document
 	alone.keys, alone.values = []string{"etcd"}, map[string]topLevel{"etcd": given}
-	report := newReporter(&alone)
+	report := newReporter(&alone, toServe)
 	schema := decode(&alone, report)
 	if schema != nil && len(report.errors) == 0 {
 		checkRules(schema, report)

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -8,17 +10,26 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Load reads files and directories (of which every *.yaml, *.yml and *.json
 // counts, in order of name) and parses them as one config. An error is either
 // about reading or, as Problems, about what was read.
-func Load(paths ...string) (*Config, error) {
+func Load(paths ...string) (*Config, error) { return load(paths, toServe) }
+
+// LoadToCompile is Load for a config that no traffic will depend on: what only
+// breaks connections is a warning.
+func LoadToCompile(paths ...string) (*Config, error) { return load(paths, toCompile) }
+
+func load(paths []string, purpose purpose) (*Config, error) {
 	sources, err := Read(paths...)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(sources, ReadFromDisk)
+	return parse(sources, ReadFromDisk, purpose)
 }
 
 // Read is the first half of Load, for those who keep the sources.
@@ -29,13 +40,23 @@ func Read(paths ...string) ([]Source, error) {
 	}
 	sources := make([]Source, len(files))
 	for i, file := range files {
-		data, err := readAtMost(file, FilesBytesMax)
+		data, err := readSource(file)
 		if err != nil {
 			return nil, fmt.Errorf("read config: %w", err)
 		}
 		sources[i] = Source{Name: file, Data: data}
 	}
 	return sources, nil
+}
+
+// readSource may be a pipe: whoever runs the program gave it.
+func readSource(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return readAtMost(file, FilesBytesMax)
 }
 
 func expand(paths []string) ([]string, error) {
@@ -83,26 +104,69 @@ func configsIn(directory string) ([]string, error) {
 }
 
 // ReadFromDisk is the ReadFile of a program that runs on the machine which
-// the config is for.
+// the config is for. It takes nothing but a regular file, so that it never waits for
+// whoever writes to a FIFO, and gives a disk that does not answer up after a while.
 func ReadFromDisk(path string) ([]byte, fs.FileMode, error) {
-	info, err := os.Stat(path)
+	type content struct {
+		data []byte
+		mode fs.FileMode
+		err  error
+	}
+	read := make(chan content, 1)
+	go func() {
+		var c content
+		c.data, c.mode, c.err = readRegular(path)
+		read <- c
+	}()
+	select {
+	case c := <-read:
+		return c.data, c.mode, c.err
+	case <-time.After(readTimeout):
+		return nil, 0, fmt.Errorf("%s cannot be read within %v: does its file system answer?", path, readTimeout)
+	}
+}
+
+// Of one file that a config names.
+const readTimeout = 5 * time.Second
+
+var errNotRegular = errors.New("this is no regular file: give one")
+
+// LoadKeyPair is [tls.LoadX509KeyPair] by [ReadFromDisk].
+func LoadKeyPair(certFile, keyFile string) (tls.Certificate, error) {
+	cert, _, err := ReadFromDisk(certFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, _, err := ReadFromDisk(keyFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
+}
+
+func readRegular(path string) ([]byte, fs.FileMode, error) {
+	// To open a FIFO for reading waits for a writer otherwise.
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, 0, err
 	}
-	data, err := readAtMost(path, namedFileBytesMax)
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, 0, &fs.PathError{Op: "read", Path: path, Err: errNotRegular}
+	}
+	data, err := readAtMost(file, namedFileBytesMax)
 	return data, info.Mode(), err
 }
 
 // readAtMost never holds more than it may, whatever the file is.
-func readAtMost(path string, bytesMax int64) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
+func readAtMost(file *os.File, bytesMax int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(file, bytesMax+1))
 	if err == nil && int64(len(data)) > bytesMax {
-		return nil, fmt.Errorf("%s has more than %d MiB, the limit: is it the right file?", path, bytesMax>>20)
+		return nil, fmt.Errorf("%s has more than %d MiB, the limit: is it the right file?", file.Name(), bytesMax>>20)
 	}
 	return data, err
 }

@@ -7,7 +7,8 @@ import (
 
 // checkMultipathTCP looks at what services need whose connections of Multipath TCP go by
 // their tokens: a token is a bucket's number, and agents bring it to the backends.
-// That the encapsulation is Geneve is a rule of all stateless services.
+// That the encapsulation is Geneve and that there are agents are rules of all stateless
+// services.
 func (b *builder) checkMultipathTCP() {
 	for i, service := range b.config.Services {
 		if !service.MultipathTCP {
@@ -17,9 +18,6 @@ func (b *builder) checkMultipathTCP() {
 		if service.Mode != ModeStateless {
 			b.errorf(path, "without join_ports is for stateless services: set `mode: stateless` and `encap: geneve` and run guideway-agent on every backend; or give `join_ports`, like 20000, the first of %d free ports", joinPortCount)
 			continue
-		}
-		if b.config.Agents == nil {
-			b.errorf(path, "without join_ports needs guideway-agent on every backend, which learns keys and tokens: run it and write `agents: {}`; or give `join_ports`, like 20000, the first of %d free ports", joinPortCount)
 		}
 		if service.Affinity != AffinityFlow {
 			b.errorf(path, "goes by keys and tokens of connections, and affinity is %s: set `affinity: flow`, or remove mptcp", service.Affinity)

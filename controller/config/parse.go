@@ -4,11 +4,29 @@ package config
 // *Refusal. Files that the config names are read through readFile; but for
 // that it is a function of its arguments.
 func Parse(sources []Source, readFile ReadFile) (*Config, error) {
+	return parse(sources, readFile, toServe)
+}
+
+// ParseToCompile is Parse for a config that no traffic will depend on: what only
+// breaks connections is a warning.
+func ParseToCompile(sources []Source, readFile ReadFile) (*Config, error) {
+	return parse(sources, readFile, toCompile)
+}
+
+// purpose of reading a config.
+type purpose int
+
+const (
+	toServe purpose = iota
+	toCompile
+)
+
+func parse(sources []Source, readFile ReadFile, purpose purpose) (*Config, error) {
 	document, problems := readDocument(sources)
 	if document.incomplete {
 		return nil, &Refusal{Errors: problems}
 	}
-	report := newReporter(document)
+	report := newReporter(document, purpose)
 	report.errors = problems
 	schema := decode(document, report)
 	if schema == nil {

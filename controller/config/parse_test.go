@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 	"time"
 
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
@@ -329,6 +331,28 @@ func Test_a_forbidden_password_file_is_the_speakers(t *testing.T) {
 	_, err := Parse([]Source{{Name: "/etc/guideway/config.yaml", Data: []byte(text)}}, forbidden)
 	if err == nil || !strings.Contains(err.Error(), "chown root:guideway-speaker /etc/guideway/bgp.key") {
 		t.Errorf("said %v", err)
+	}
+}
+
+// A FIFO that nobody writes to: to open it would wait for ever.
+func Test_a_named_file_that_is_a_fifo_is_refused_at_once(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"bgp.password", "cluster.key"} {
+		if err := unix.Mkfifo(filepath.Join(folder, name), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(folder, "guideway.yaml")
+	text := "cluster: {secret_file: cluster.key}\nmachine: {addresses: [10.0.0.1]}\n" +
+		"bgp: {asn: 64512, neighbors: [{address: 10.0.0.254, asn: 64513, password_file: bgp.password}]}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Load(file)
+	for _, name := range []string{"bgp.password", "cluster.key"} {
+		if want := name + ": this is no regular file: give one"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: wanted %q", err, want)
+		}
 	}
 }
 

@@ -67,6 +67,7 @@ func (r *Refusal) Unwrap() error { return r.Errors }
 // mistake that was already told is noise.
 type reporter struct {
 	document *document
+	purpose  purpose
 	errors   Problems
 	warnings Problems
 	reported map[string]bool
@@ -78,8 +79,8 @@ type reporter struct {
 	opaque map[string]bool
 }
 
-func newReporter(d *document) *reporter {
-	return &reporter{document: d, reported: map[string]bool{}, misspelt: map[string]bool{}, opaque: map[string]bool{}}
+func newReporter(d *document, p purpose) *reporter {
+	return &reporter{document: d, purpose: p, reported: map[string]bool{}, misspelt: map[string]bool{}, opaque: map[string]bool{}}
 }
 
 // errorf reports an error at a field.
@@ -120,6 +121,15 @@ func (r *reporter) missing(field, format string, args ...any) {
 // warnf reports something that is allowed.
 func (r *reporter) warnf(field, format string, args ...any) {
 	r.warnings = append(r.warnings, r.problem(field, fmt.Sprintf(format, args...)))
+}
+
+// breaks reports what can be compiled, and breaks connections once it serves.
+func (r *reporter) breaks(field, format string, args ...any) {
+	if r.purpose == toCompile {
+		r.warnf(field, format, args...)
+	} else {
+		r.errorf(field, format, args...)
+	}
 }
 
 func (r *reporter) problem(field, message string) Problem {

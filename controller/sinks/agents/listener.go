@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -106,7 +105,7 @@ func (l *Listener) Heard() map[string]time.Time {
 }
 
 func (l *Listener) setSecret(c *config.Config) bool {
-	content, err := os.ReadFile(c.Cluster.SecretFile)
+	content, _, err := config.ReadFromDisk(c.Cluster.SecretFile)
 	if err != nil {
 		l.log.Error("agents: cannot read the cluster's secret, their messages are not received", "error", err)
 		return false

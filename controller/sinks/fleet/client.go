@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -88,7 +87,7 @@ func (s *Store) client() (*clientv3.Client, error) {
 		return nil, err
 	}
 	if s.settings.User != "" {
-		password, err := os.ReadFile(s.settings.PasswordFile)
+		password, _, err := config.ReadFromDisk(s.settings.PasswordFile)
 		if err != nil {
 			return nil, fmt.Errorf("read etcd's password: %w", err)
 		}
@@ -108,7 +107,7 @@ func tlsOf(settings config.Etcd) (*tls.Config, error) {
 	}
 	options := &tls.Config{MinVersion: tls.VersionTLS12}
 	if settings.CAFile != "" {
-		data, err := os.ReadFile(settings.CAFile)
+		data, _, err := config.ReadFromDisk(settings.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("read the authorities of etcd's certificates: %w", err)
 		}
@@ -120,7 +119,7 @@ func tlsOf(settings config.Etcd) (*tls.Config, error) {
 	if settings.CertFile != "" {
 		// Read for each connection: certificates are renewed under way.
 		options.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(settings.CertFile, settings.KeyFile)
+			pair, err := config.LoadKeyPair(settings.CertFile, settings.KeyFile)
 			return &pair, err
 		}
 	}
