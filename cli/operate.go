@@ -17,7 +17,7 @@ func reloadCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "reload",
 		Short: "Have the controller read its config anew",
-		Long:  "Reads the config anew, as SIGHUP does, and prints what is wrong with it.\nA bad config changes nothing: the former one goes on. Exits with 1 then.",
+		Long:  "Reads the config anew, as SIGHUP does, and prints what is wrong with it.\nA config that is bad, or whose plan the forwarder refuses, changes nothing: the former\none goes on. Exits with 1 then.",
 		Args:  commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return m.OperateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {

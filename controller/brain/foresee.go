@@ -100,6 +100,9 @@ func (s *State) Refused(c *config.Config) (problem string, refused bool) {
 	return s.configs.problem, s.current == nil || s.current.config != c
 }
 
+// ForwarderConnected: plans can be pushed to it.
+func (s *State) ForwarderConnected() bool { return s.forwarder.connected }
+
 // Config is the one in use.
 func (s Snapshot) Config() *config.Config { return s.state.Config() }
 

@@ -470,6 +470,12 @@ func TestReloads(t *testing.T) {
 	}
 
 	h.write(h.config(", {name: web-2, address: 10.1.0.12}"))
+	h.peer.refuse.Store(true)
+	_, err = h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "the forwarder refuses the plan") {
+		t.Errorf("a reload that the forwarder refuses: %v", err)
+	}
+	h.peer.refuse.Store(false)
 	if _, err := h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ package run
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -85,15 +84,23 @@ func (c *Controller) notReady(ctx context.Context) (missing []string, err error)
 	return missing, err
 }
 
-// Reload reads files and etcd anew, for a user.
+// Reload reads files and etcd anew, for a user, and returns when the forwarder has
+// accepted or refused the plan, if it is there.
 func (c *Controller) Reload(ctx context.Context, user string, acceptOlder bool) ([]string, error) {
 	problem, err := c.reload(ctx, user, acceptOlder)
-	if err != nil {
-		return nil, err
+	if err != nil || problem != nil {
+		return nil, joined(err, problem)
 	}
 	var warnings []string
-	err = c.ask(ctx, func() { warnings = c.brain.Warnings() })
-	return warnings, errors.Join(err, problem)
+	var connected bool
+	if err := c.ask(ctx, func() { warnings, connected = c.brain.Warnings(), c.brain.ForwarderConnected() }); err != nil {
+		return nil, err
+	}
+	if !connected {
+		return append(warnings, "the forwarder is not connected: it gets the plan when it is"), nil
+	}
+	accepted, err := c.awaitAccepted(ctx)
+	return accepted.GetWarnings(), err
 }
 
 // Forwarder of this machine.
