@@ -159,7 +159,9 @@ impl HeaderTemplate {
             class_mask,
             class_bits,
             udp: match protocol {
-                Protocol::UDP if plan.tunnel.udp6_checksum => UdpHeader::Checksum,
+                Protocol::UDP if destination.is_ipv6() && plan.tunnel.udp6_checksum => {
+                    UdpHeader::Checksum
+                }
                 Protocol::UDP => UdpHeader::ZeroChecksum,
                 _ => UdpHeader::None,
             },
@@ -203,8 +205,7 @@ impl HeaderTemplate {
     /// # Errors
     /// Why its program cannot fill these headers.
     pub(crate) fn for_kernel(&self) -> Result<KernelTemplate, NotCached> {
-        let is_v6 = self.shape.0 & Shape::V6 != 0;
-        if is_v6 && self.udp == UdpHeader::Checksum {
+        if self.udp == UdpHeader::Checksum {
             return Err(NotCached::Udp6Checksum);
         }
         if self.option_bytes != 0 {

@@ -86,8 +86,10 @@ proptest! {
         count in 1..4usize,
         v6: bool,
         padding in 0..40usize,
+        udp6_checksum: bool,
     ) {
-        let message = moving(&[1, 2, 3][..count], v6);
+        let mut message = moving(&[1, 2, 3][..count], v6);
+        message.tunnel = Some(proto::Tunnel { udp6_checksum, ..Default::default() });
         let mut machine = Machine::new(message.clone(), 10);
         for packet in [tcp(client, port, Tcp::Syn), tcp(client, port, Tcp::Ack), udp(client, port)] {
             let padded = [&packet[..], &vec![0xee; padding]].concat();
