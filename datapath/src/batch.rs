@@ -630,7 +630,7 @@ impl<'m> Datapath<'m> {
     }
 
     /// Enters the flow of one in a number of data packets into the kernel flow cache, if its
-    /// connection is steady; takes out one that ends. What may be a tunnel's packet is left
+    /// connection is steady; takes out one that ends or begins. What may be a tunnel's packet is left
     /// to user space, which judges it by more than its five-tuple.
     #[inline]
     fn note_in_kernel_cache(
@@ -642,12 +642,13 @@ impl<'m> Datapath<'m> {
         PacketState { meta, hash, .. }: &PacketState<'_>,
         ChosenMember { member, backend }: ChosenMember,
     ) {
-        let ends = tcp::Flags(tcp::Flags::FIN.0 | tcp::Flags::RST.0);
-        if meta.tcp_flags.has_any(ends) {
+        const BORDERS: tcp::Flags =
+            tcp::Flags(tcp::Flags::SYN.0 | tcp::Flags::FIN.0 | tcp::Flags::RST.0);
+        if meta.tcp_flags.has_any(BORDERS) {
             return caches.remove(&headers_of(frame, *meta).key);
         }
         let Some(cache) = caches.ingress() else { return };
-        if meta.tcp_flags.has(tcp::Flags::SYN) || !cache.is_due() {
+        if !cache.is_due() {
             return;
         }
         let found = self.table.find(*hash, matched.service);

@@ -188,7 +188,7 @@ pub struct CacheCounters {
     pub displaced: Counter,
     /// Flows that found no place.
     pub refused_full: Counter,
-    /// Entries taken out by a FIN or RST.
+    /// Entries taken out by a SYN, FIN or RST.
     pub closed: Counter,
     /// Entries that left because they were idle, or their connection or target is gone.
     pub expired: Counter,

@@ -35,7 +35,7 @@ impl NotCached {
         match self {
             NotCached::NoTraffic => "the backend gets no packets",
             NotCached::Untracked => "its packets are not tracked",
-            NotCached::IdleTimeout => "an idle timeout is shorter than 20 s",
+            NotCached::IdleTimeout => "an idle timeout is shorter than 40 s",
             NotCached::Udp6Checksum => "udp6_checksum is on",
             NotCached::Options => "its tunnels have options",
             NotCached::NoNextHop => "the backend has no next hop",

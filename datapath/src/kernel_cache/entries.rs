@@ -31,7 +31,8 @@
 //! entries were used since it came by the last time, and writes their connections'
 //! own entries: so these live at least as long as without a cache, and at most a tick
 //! and a sweep longer. A service with an idle timeout shorter than
-//! [`super::limits::IDLE_TIMEOUT_MS_MIN`] would be swept too rarely: it is not cached.
+//! [`super::limits::IDLE_TIMEOUT_MS_MIN`] is not cached: an entry here could outlive its
+//! connection's, and send by what that one said.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +42,7 @@ use siphasher::sip::SipHasher13;
 use wire::FlowKey;
 
 use super::LINE_WORDS;
-use super::limits::SWEEP_MS;
+use super::limits::{IDLE_MS_MAX, SWEEP_MS};
 use super::targets::{TargetRef, Targets};
 use super::tuple::TupleHash;
 use crate::clock::Now;
@@ -60,7 +61,7 @@ const REUSE_TICKS: u16 = 2;
 /// An entry gives its place to another flow where it was not used for as long.
 const DISPLACE_TICKS: u16 = 50;
 /// An entry that was not used for as long goes.
-const IDLE_TICKS_MAX: u16 = 300;
+const IDLE_TICKS_MAX: u16 = (IDLE_MS_MAX / TICK_MS) as u16;
 
 /// One in this number of data packets is entered, if its connection is steady: busy flows
 /// come first, and a batch costs a few stores.
@@ -231,8 +232,11 @@ impl<'m> EntryWriter<'m> {
         self.write(&place, tuple.tag(), decision, hash, service);
     }
 
-    /// Takes a flow's entry out: its connection ends.
+    /// Takes a flow's entry out: its connection ends, or another begins in its place.
     pub(crate) fn remove(&self, key: &FlowKey) {
+        if self.held.get() == 0 {
+            return;
+        }
         let tuple = TupleHash::of(&self.hasher, key);
         let Some(place) = self.find(tuple.bucket(self.buckets.len()), tuple.tag()) else { return };
         self.clear(&place);

@@ -238,7 +238,7 @@ fn changed(mut frame: Vec<u8>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 fn a_busy_flow_is_sent_by_the_kernel_until_it_ends() {
     let test = "a_busy_flow_is_sent_by_the_kernel_until_it_ends";
     let Some(mut pair) = pair_or_skip(test, message(3)) else { return };
-    for (port, end) in [(1000, Tcp::Fin), (1001, Tcp::Rst)] {
+    for (port, end) in [(1000, Tcp::Fin), (1001, Tcp::Rst), (1002, Tcp::Syn)] {
         let data = tcp(client(0), port, Tcp::Ack);
         pair.establish(&tcp(client(0), port, Tcp::Syn), &data);
         assert!(!pair.forward(&tcp(client(0), port, end)).by_kernel);
@@ -530,6 +530,35 @@ fn what_the_kernel_sends_keeps_its_connection() {
     pair.forward(&idle);
     assert_eq!(tracked(&pair), 1);
     pair.check();
+}
+
+/// Connections have expired, and their five-tuples begin others at another backend: no
+/// data goes to the former one.
+#[test]
+fn no_flow_outlives_its_connection() {
+    for tcp_ms in [20_000, 40_000] {
+        let mut message = message(20);
+        message.services[0].idle_timeouts =
+            Some(proto::IdleTimeouts { tcp_ms, ..Default::default() });
+        let test = "no_flow_outlives_its_connection";
+        let Some(mut pair) = pair_or_skip(test, message.clone()) else { return };
+        let send = |pair: &mut Pair, kind| {
+            (1000..1010).for_each(|port| drop(pair.forward(&tcp(client(0), port, kind))));
+        };
+        // At the end of one of the table's ticks, by which an entry expires sooner.
+        pair.wait(6_500);
+        send(&mut pair, Tcp::Syn);
+        pair.wait(200);
+        (0..=2 * ENTER_INTERVAL).for_each(|_| send(&mut pair, Tcp::Ack));
+        pair.wait(26_000);
+        message.groups[0].members.iter_mut().skip(1).for_each(|member| member.weight = 0);
+        pair.set(message, &|_| vec![common::hop(MTU)]);
+        for kind in [Tcp::Ack, Tcp::Syn, Tcp::Ack] {
+            send(&mut pair, kind);
+            pair.wait(200);
+        }
+        pair.check();
+    }
 }
 
 #[test]

@@ -174,7 +174,7 @@ fn what_the_kernel_cannot_do_has_no_target_and_says_why() {
         (checksum, 1, NotCached::Udp6Checksum),
         (message(1), 0, NotCached::NoNextHop),
         (message(1), 2, NotCached::SeveralNextHops),
-        (with("idleTimeouts", timeouts(19_999)), 1, NotCached::IdleTimeout),
+        (with("idleTimeouts", timeouts(39_999)), 1, NotCached::IdleTimeout),
         (stateless, 1, NotCached::Untracked),
     ];
     for (message, hops, why) in cases {
@@ -183,7 +183,7 @@ fn what_the_kernel_cannot_do_has_no_target_and_says_why() {
         let [(_, reason, 1)] = *targets.not_cached else { panic!("{targets:?}") };
         assert_eq!(reason, why);
     }
-    let targets = writer.follow(with("idleTimeouts", timeouts(20_000)), 0xfe, 1);
+    let targets = writer.follow(with("idleTimeouts", timeouts(40_000)), 0xfe, 1);
     assert!(targets.of(0, 0).is_some() && targets.not_cached.is_empty());
     assert_eq!(targets.decision(7, 0), None, "no such match");
     let mut down = message(1);

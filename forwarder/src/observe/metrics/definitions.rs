@@ -103,7 +103,7 @@ daemon::define_metrics! {
     KERNEL_CACHE_PACKETS_TOTAL "guideway_kernel_cache_packets_total" Counter []
         "Packets that the kernel flow cache sent, without a worker."
     KERNEL_CACHE_ENTRIES_TOTAL "guideway_kernel_cache_entries_total" Counter ["event"]
-        "Entries of the kernel flow cache: entered, retargeted (another target for the same flow), displaced by another flow, refused_full (no place), closed by FIN or RST, expired."
+        "Entries of the kernel flow cache: entered, retargeted (another target for the same flow), displaced by another flow, refused_full (no place), closed by SYN, FIN or RST, expired."
     PASSED_PACKETS_TOTAL "guideway_passed_packets_total" Counter ["interface", "result"]
         "Passed frames by whether the kernel took them back."
     TAP_UP "guideway_tap_up" Gauge ["interface"]
