@@ -19,9 +19,10 @@ ip link add eth1 type veth peer name peer1
 ip address add 10.0.0.1/24 dev eth1; ip link set eth1 up; ip link set peer1 up
 useradd -G guideway-view alice; useradd -G guideway-operate bob; useradd carol
 command_of() { sed -n 's/^ExecStart=//p' $STAGE/usr/units/$1.service | sed 's/\$[A-Z]*_OPTIONS//'; }
+groups_of() { sed -n 's/^SupplementaryGroups=//p' $STAGE/usr/units/$1.service | tr ' ' ,; }
 as() { local user=$1; shift; setpriv --reuid $user --regid $user --init-groups "$@"; }
 setpriv --bounding-set -all,+net_admin,+net_raw,+cap_38,+cap_39,+ipc_lock --inh-caps -all --no-new-privs \
-    --regid 0 --groups guideway-view,guideway-operate $(command_of guideway-forwarder) 2>$STAGE/forwarder.log &
+    --regid 0 --groups $(groups_of guideway-forwarder) $(command_of guideway-forwarder) 2>$STAGE/forwarder.log &
 forwarder=$!
 setpriv --reuid guideway --regid guideway --init-groups --bounding-set -all,+net_raw --inh-caps -all,+net_raw --ambient-caps -all,+net_raw --no-new-privs \
     $(command_of guideway-controller) 2>$STAGE/controller.log &
@@ -87,6 +88,7 @@ may_not guideway cat /run/guideway/forwarder.lock
 	for _, wanted := range []string{
 		"/run/guideway/forwarder.sock root:guideway-operate 660",
 		"/run/guideway/forwarder-view.sock root:guideway-view 660",
+		"/run/guideway/health.sock root:guideway-speaker 660",
 		"/run/guideway/take-over.sock root:root 600",
 		"/run/guideway/controller/controller.sock guideway:guideway-operate 660",
 		"/run/guideway/controller/controller-view.sock guideway:guideway-view 660",
@@ -106,6 +108,54 @@ may_not guideway cat /run/guideway/forwarder.lock
 		if strings.Contains(said, unwanted) {
 			t.Errorf("it said %q", unwanted)
 		}
+	}
+	if t.Failed() {
+		t.Log(said)
+	}
+}
+
+// Of the users who may look, and of one that the socket takes.
+func TestAsInstalledNobodyTakesTheSpeakersPlaceAtTheHealthSocket(t *testing.T) {
+	m := installed(t)
+	said := m.serving(`
+for i in $(seq 100); do grep -q 'announcing what is desired' $STAGE/speaker.log && break; sleep 0.1; done
+wc -l <$STAGE/speaker.log >$STAGE/before
+cat >$STAGE/attack.py <<'END'
+import os, pwd, socket, sys, threading, time
+user = pwd.getpwnam(sys.argv[1])
+os.initgroups(user.pw_name, user.pw_gid); os.setgid(user.pw_gid); os.setuid(user.pw_uid)
+end = time.time() + 4
+def connected():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(1)
+    s.connect('/run/guideway/health.sock')
+    return s
+def work(forever):
+    global asked
+    while time.time() < end:
+        try:
+            s = connected()
+            while forever and time.time() < end:
+                s.send(b'\x08\x01'); asked += len(s.recv(4096)) > 0; time.sleep(0.01)
+        except OSError as e:
+            refused.add(e.errno); time.sleep(0.0005)
+refused, asked = set(), 0
+workers = [threading.Thread(target=work, args=(i < 40,)) for i in range(41)]
+for w in workers: w.start()
+for w in workers: w.join()
+print('asked' if asked else 'refused', sorted(e for e in refused if e))
+END
+echo "view: $(python3 $STAGE/attack.py alice)"
+echo "operate: $(python3 $STAGE/attack.py bob)"
+echo "controller: $(python3 $STAGE/attack.py guideway)"
+tail -n +$(($(cat $STAGE/before) + 1)) $STAGE/speaker.log
+`)
+	for _, wanted := range []string{"view: refused [13]", "operate: refused [13]", "controller: asked"} {
+		if !strings.Contains(said, wanted) {
+			t.Errorf("it did not say %q", wanted)
+		}
+	}
+	if strings.Contains(said, "nothing is announced") {
+		t.Error("routes were withdrawn")
 	}
 	if t.Failed() {
 		t.Log(said)

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -40,6 +41,8 @@ const (
 	// After a connection was closed, so that a socket that closes each one is
 	// not asked without end.
 	closedPause = 5 * time.Millisecond
+	// Between two tries to connect to a socket at which others wait.
+	queueFullPause = 5 * time.Millisecond
 	// 64 workers and as many interfaces take some 3 KiB.
 	answerBytesMax = 64 << 10
 )
@@ -137,12 +140,21 @@ func (c *client) connect(deadline time.Time) error {
 		return nil
 	}
 	dialer := net.Dialer{Deadline: deadline}
-	conn, err := dialer.Dial("unixpacket", c.socket)
-	if err != nil {
-		return err
+	for {
+		conn, err := dialer.Dial("unixpacket", c.socket)
+		if err == nil {
+			c.conn = conn.(*net.UnixConn) // what "unixpacket" gives
+			return nil
+		}
+		// Too many connections wait to be accepted: somebody listens.
+		if !errors.Is(err, syscall.EAGAIN) {
+			return err
+		}
+		if time.Until(deadline) < queueFullPause {
+			return os.ErrDeadlineExceeded
+		}
+		time.Sleep(queueFullPause)
 	}
-	c.conn = conn.(*net.UnixConn) // what "unixpacket" gives
-	return nil
 }
 
 func (c *client) roundTrip(deadline time.Time) (*forwarderv1.Health, error) {

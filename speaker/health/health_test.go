@@ -2,13 +2,17 @@ package health
 
 import (
 	"context"
+	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
@@ -178,6 +182,49 @@ func TestAConnectionThatIsClosedWhileTheForwarderLivesIsNoDeath(t *testing.T) {
 		}
 		f.hangUp()
 	}
+}
+
+func TestAFullQueueAtTheSocketIsNoDeath(t *testing.T) {
+	runDir := t.TempDir()
+	f := listenWithQueue(t, runDir, 1)
+	waiting := 0
+	for ; ; waiting++ {
+		conn, err := net.Dial("unixpacket", filepath.Join(runDir, SocketName))
+		if errors.Is(err, syscall.EAGAIN) {
+			break
+		}
+		if err != nil || waiting > 10 {
+			t.Fatalf("connection %d: %v", waiting, err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	answers := watch(t, runDir)
+	time.Sleep(3 * Interval)
+	go f.serve()
+	if a := next(t, answers, Timeout); a.Err != nil {
+		t.Errorf("answer %v", a.Err)
+	}
+}
+
+// listenWithQueue accepts nothing yet; so many connections and one may wait.
+func listenWithQueue(t *testing.T, runDir string, queue int) *forwarder {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(runDir, SocketName)}), unix.Listen(fd, queue))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), SocketName)
+	defer file.Close()
+	listener, err := net.FileListener(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &forwarder{t: t, listener: listener.(*net.UnixListener)}
+	t.Cleanup(f.end)
+	return f
 }
 
 func TestAForwarderThatHangsIsSaidAfterTheTimeoutAndWellAgainAfterwards(t *testing.T) {

@@ -29,8 +29,9 @@ const OPERATE: Socket = Socket { name: "forwarder.sock", group: "guideway-operat
 /// Looks only.
 const VIEW: Socket = Socket { name: "forwarder-view.sock", group: "guideway-view" };
 
-/// Whether we forward, and nothing else.
-const HEALTH: Socket = Socket { name: "health.sock", group: "guideway-view" };
+/// Whether we forward, and nothing else. Routes depend on its answers, so it takes
+/// the speaker and the controller, the two users of this group, and no people.
+const HEALTH: Socket = Socket { name: "health.sock", group: "guideway-speaker" };
 
 /// The socket for successors, for who owns the directory only: what goes over
 /// it is the right to see and send all packets.
@@ -112,7 +113,7 @@ impl RunDir {
         self.bind(TAKE_OVER_SOCKET, None, |path| UnixListener::bind(path))
     }
 
-    /// Listens on `health.sock`, for those who look. A predecessor's socket there
+    /// Listens on `health.sock`, for speaker and controller. A predecessor's socket there
     /// is replaced: who is connected to it stays so until that process ends.
     pub fn listen_for_health(&self) -> Result<OwnedFd, RunDirError> {
         self.bind(HEALTH.name, Some(&HEALTH), |path| {

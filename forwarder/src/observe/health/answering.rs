@@ -17,8 +17,9 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use crate::observe::health::Health;
 use crate::proto::HealthRequest;
 
-/// Connections at a time: controller, speaker, and some for people. One more
-/// takes the place of the idlest connection of the process that has the most.
+/// Connections at a time: controller, speaker, and some to spare. One more takes
+/// the place of the idlest connection of the user, and of that user's process,
+/// that has the most.
 pub const CLIENTS_MAX: usize = 16;
 
 /// Between two rounds: bounds what clients that ask without end cost to
@@ -30,9 +31,22 @@ const REQUEST_BYTES_MAX: usize = 64;
 
 struct Client {
     socket: OwnedFd,
-    /// Its process.
-    process: i32,
+    peer: Peer,
     asked: Instant,
+}
+
+/// The other end of a connection, as the kernel tells (`SO_PEERCRED`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Peer {
+    user: u32,
+    process: i32,
+}
+
+impl Peer {
+    fn of(socket: &OwnedFd) -> Option<Peer> {
+        let peer = socket_peercred(socket).ok()?;
+        Some(Peer { user: peer.uid.as_raw(), process: peer.pid.as_raw_nonzero().get() })
+    }
 }
 
 /// Answers from now on, on a thread of its own.
@@ -85,20 +99,25 @@ fn accept(listener: &OwnedFd, clients: &mut Vec<Client>) {
     let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
         return; // it went away again, or descriptors are short: the next round tries again
     };
+    let Some(peer) = Peer::of(&socket) else { return };
     if clients.len() >= CLIENTS_MAX {
         clients.swap_remove(dispensable(clients));
     }
-    let process = socket_peercred(&socket).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
-    clients.push(Client { socket, process, asked: Instant::now() });
+    clients.push(Client { socket, peer, asked: Instant::now() });
 }
 
-/// The client whose last request is the oldest, of the process that has the most.
+/// The client whose last request is the oldest, of the process that has the most,
+/// of the user that has the most.
 fn dispensable(clients: &[Client]) -> usize {
-    let mut connections = BTreeMap::<i32, usize>::new();
+    let mut of_user = BTreeMap::<u32, usize>::new();
+    let mut of_process = BTreeMap::<Peer, usize>::new();
     for client in clients {
-        *connections.entry(client.process).or_default() += 1;
+        *of_user.entry(client.peer.user).or_default() += 1;
+        *of_process.entry(client.peer).or_default() += 1;
     }
-    let rank = |client: &Client| (connections[&client.process], client.asked.elapsed());
+    let rank = |client: &Client| {
+        (of_user[&client.peer.user], of_process[&client.peer], client.asked.elapsed())
+    };
     (0..clients.len()).max_by_key(|index| rank(&clients[*index])).unwrap_or(0)
 }
 
@@ -209,6 +228,22 @@ mod tests {
             }
             flood.join().unwrap();
         });
+    }
+
+    #[test]
+    fn many_processes_of_one_user_cannot_take_another_users_place() {
+        let now = Instant::now();
+        let client = |user, process, idle_ms| Client {
+            socket: seqpacket(),
+            peer: Peer { user, process },
+            asked: now.checked_sub(Duration::from_millis(idle_ms)).unwrap(),
+        };
+        // The speaker is the idlest of all, and all processes have one connection.
+        let mut clients = vec![client(998, 1, 90)];
+        clients.extend((2..=15).map(|process| client(1000, process, u64::from(process == 7))));
+        clients.push(client(997, 16, 50));
+        let asked_last = clients[dispensable(&clients)].peer;
+        assert!(asked_last == Peer { user: 1000, process: 7 });
     }
 
     #[test]
