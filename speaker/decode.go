@@ -142,12 +142,24 @@ func desiredNeighbor(desired *speakerv1.Desired, address netip.Addr) *speakerv1.
 	return nil
 }
 
-// attributesOf a neighbor's routes, in the config's words.
-func attributesOf(n *speakerv1.Neighbor) []string {
-	if n == nil {
-		return nil
+// worse: to the same neighbors, as routes that others are better than.
+func worse(want bgp.Desired) bgp.Desired {
+	want.Neighbors = slices.Clone(want.Neighbors)
+	for i := range want.Neighbors {
+		n := &want.Neighbors[i]
+		n.Attributes = n.Attributes.Worse(n.ASN == want.Identity.ASN)
 	}
-	return bgp.Attributes{MED: n.GetMed(), WithMED: n.Med != nil, LocalPref: n.GetLocalPref(), Prepend: uint8(n.GetPrepend())}.Strings()
+	return want
+}
+
+// attributesOf the routes to a neighbor, in the config's words.
+func attributesOf(want bgp.Desired, address netip.Addr) []string {
+	for _, n := range want.Neighbors {
+		if n.Address == address {
+			return n.Attributes.Strings()
+		}
+	}
+	return nil
 }
 
 // bfdOf a neighbor, empty where none is desired.

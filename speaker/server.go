@@ -94,10 +94,11 @@ func (s *server) Set(ctx context.Context, request *speakerv1.SetRequest) (*speak
 	}
 }
 
-func (s *server) Poll(ctx context.Context, _ *speakerv1.PollRequest) (*speakerv1.State, error) {
+func (s *server) Poll(ctx context.Context, request *speakerv1.PollRequest) (*speakerv1.State, error) {
 	if err := s.controllersOnly(ctx); err != nil {
 		return nil, err
 	}
+	s.p.peerWell.Store(request.GetPeerWell())
 	return s.p.state(), nil
 }
 

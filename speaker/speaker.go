@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
 	"sync/atomic"
 	"time"
 
@@ -75,6 +76,8 @@ type process struct {
 	healthNews chan struct{}
 	// When a controller called, in nanoseconds of Unix time; 0: never.
 	called atomic.Int64
+	// By its latest call another machine forwards well.
+	peerWell atomic.Bool
 	// For those who look.
 	shown atomic.Pointer[shown]
 
@@ -86,18 +89,19 @@ type process struct {
 	problem   string // of the decoding
 	passwords passwords
 	// Since when this process runs, and is to end; zero: it is not.
-	started, leaving time.Time
-	// As last logged.
-	withheld         string
-	absent           bool
-	saidWithheldOnce bool
+	started, leaving  time.Time
+	withheld, slow    string
+	absent            bool
+	announcingChanged changeLog
 }
 
 // shown is what people and the controller see, never edited.
 type shown struct {
 	desired  *speakerv1.Desired
+	want     bgp.Desired
 	revision uint64
 	withheld string
+	slow     string
 	problem  string
 	absent   time.Time
 }
@@ -177,7 +181,7 @@ func (p *process) loop(ctx context.Context) {
 
 func (p *process) untilAgain(now time.Time) time.Duration {
 	next := now.Add(idleTick)
-	for _, at := range []time.Time{p.forwarder.Again(), p.leavingEnd()} {
+	for _, at := range []time.Time{p.forwarder.Again(), p.leavingEnd(), p.announcingChanged.again()} {
 		if !at.IsZero() && at.Before(next) {
 			next = at
 		}
@@ -207,9 +211,12 @@ func (p *process) hearHealth() {
 	if answer == nil {
 		return
 	}
-	if answer.Err != nil {
+	switch {
+	case answer.Waits:
+		p.forwarder.Wait(answer.Err.Error(), answer.Asked, time.Now())
+	case answer.Err != nil:
 		p.forwarder.Lose("does not answer: "+answer.Err.Error(), time.Now())
-	} else {
+	default:
 		p.forwarder.Hear(answer.Judged(), time.Now())
 	}
 }
@@ -262,8 +269,9 @@ func (p *process) use(desired *speakerv1.Desired) {
 
 // decide what is announced now, and bring it about.
 func (p *process) decide(now time.Time) {
-	p.forwarder.Check(now)
 	absent := p.absentSince(now)
+	p.forwarder.KnowPeers(p.peerWell.Load() && absent.IsZero())
+	p.forwarder.Check(now)
 	withheld := p.whyWithheld(now, absent)
 	want := p.decoded
 	if withheld != "" {
@@ -271,9 +279,12 @@ func (p *process) decide(now time.Time) {
 	} else if !p.leaving.IsZero() {
 		want.Routes = leaving(want.Routes)
 	}
+	if p.forwarder.Slow() != "" {
+		want = worse(want)
+	}
 	p.applier.set(want)
-	p.logChanges(withheld, absent)
-	p.shown.Store(&shown{desired: p.desired, revision: p.revision, withheld: withheld, problem: p.problem, absent: absent})
+	p.logChanges(now, withheld, absent)
+	p.shown.Store(&shown{desired: p.desired, want: want, slow: p.slow, revision: p.revision, withheld: withheld, problem: p.problem, absent: absent})
 }
 
 // whyWithheld is why nothing is announced; empty: what is desired is.
@@ -302,14 +313,31 @@ func (p *process) absentSince(now time.Time) time.Time {
 	return last
 }
 
-func (p *process) logChanges(withheld string, absent time.Time) {
-	if withheld != p.withheld || !p.saidWithheldOnce {
-		if withheld != "" {
-			p.log.Warn("nothing is announced", "reason", withheld)
-		} else {
-			p.log.Info("announcing what is desired", "routes", len(p.decoded.Routes))
+// numbers with their units: a reason with another age is the same.
+var numbers = regexp.MustCompile(`\d[\w.µ]*`)
+
+func (p *process) logChanges(now time.Time, withheld string, absent time.Time) {
+	p.withheld, p.slow = withheld, p.forwarder.Slow()
+	state := "announcing"
+	switch {
+	case withheld != "":
+		state = "withheld: " + numbers.ReplaceAllString(withheld, "")
+	case p.slow != "":
+		state = "slow"
+	}
+	if flaps, due := p.announcingChanged.step(state, now); due {
+		log := p.log
+		if flaps > 0 {
+			log = log.With("changes_not_logged", flaps)
 		}
-		p.withheld, p.saidWithheldOnce = withheld, true
+		switch {
+		case withheld != "":
+			log.Warn("nothing is announced", "reason", withheld)
+		case p.slow != "":
+			log.Warn("the machine is slow: its routes are announced as worse ones", "routes", len(p.decoded.Routes), "reason", p.slow)
+		default:
+			log.Info("announcing what is desired", "routes", len(p.decoded.Routes))
+		}
 	}
 	if now := !absent.IsZero(); now != p.absent {
 		p.absent = now
@@ -336,7 +364,7 @@ func (p *process) end(ctx context.Context) error {
 func (p *process) state() *speakerv1.State {
 	shown := p.shown.Load()
 	state := &speakerv1.State{
-		Version: p.options.Version, Pid: uint32(os.Getpid()), Revision: shown.revision, Withheld: shown.withheld,
+		Version: p.options.Version, Pid: uint32(os.Getpid()), Revision: shown.revision, Withheld: shown.withheld, Slow: shown.slow,
 		RoutesDesired: uint32(len(shown.desired.GetRoutes())), RoutesAnnounced: uint32(p.applier.announced()),
 		Problem: cmp.Or(shown.problem, p.applier.problem()), NotKept: p.keeper.problem(),
 	}
@@ -347,7 +375,7 @@ func (p *process) state() *speakerv1.State {
 		desired := desiredNeighbor(shown.desired, n.Address)
 		state.Neighbors = append(state.Neighbors, &speakerv1.NeighborState{
 			Address: n.Address.String(), Asn: n.ASN, State: n.State, Reason: n.Reason, Since: timestamppb.New(n.Since),
-			Attributes: attributesOf(desired), Bfd: bfdOf(desired, n.BFDUp),
+			Attributes: attributesOf(shown.want, n.Address), Bfd: bfdOf(desired, n.BFDUp),
 		})
 	}
 	return state

@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -201,6 +203,42 @@ func TestRoutesFollowTheForwarderAndOutliveTheController(t *testing.T) {
 	stopSpeaker()
 	m.speaker()
 	m.until("by what is on disk", announces(1))
+}
+
+func TestAMachineThatIsSlowAnnouncesWorseRoutes(t *testing.T) {
+	m := newMachine(t)
+	m.speaker()
+	m.forwarder(wellAt(7))
+	sink, _ := m.controller()
+	sink.Set(oneRoute(7), false)
+	m.until("announced", announces(1))
+	m.stopForwarder()
+	// This process answers, and a loop that the kernel prefers to no other program
+	// stands for its thread: there is no heartbeat, and the kernel says that it waits.
+	starved := wellAt(7)
+	starved.Pid = startStarved(t)
+	starved.Threads = []*forwarderv1.ThreadHealth{{Name: "sh", HeartbeatAgeMs: 300}}
+	m.forwarder(starved)
+	m.until("slow", func(s *speakerv1.State) bool {
+		worse := slices.Equal(s.GetNeighbors()[0].GetAttributes(), []string{"med 1000", "prepend 1"})
+		return announces(1)(s) && worse && strings.Contains(s.GetSlow(), "thread sh waited 300ms for a processor")
+	})
+}
+
+// startStarved is a process that waits for a processor: it has one with another, which
+// the kernel prefers.
+func startStarved(t *testing.T) (pid uint32) {
+	t.Helper()
+	for _, how := range [][]string{{"taskset", "-c", "0"}, {"taskset", "-c", "0", "chrt", "--idle", "0"}} {
+		loop := exec.Command(how[0], append(how[1:], "sh", "-c", "while :; do :; done")...)
+		if err := loop.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = loop.Process.Kill(); _ = loop.Wait() })
+		pid = uint32(loop.Process.Pid)
+	}
+	time.Sleep(100 * time.Millisecond) // until they are what they will be
+	return pid
 }
 
 func TestAControllerThatDoesNotKnowTheRoutesLeavesThem(t *testing.T) {

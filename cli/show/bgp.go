@@ -102,6 +102,8 @@ func warnAboutSpeaker(s *controllerv1.SpeakerState, wanted bool, stderr io.Write
 		fmt.Fprintf(stderr, "guideway: the speaker %s\n", s.GetReason())
 	case s.GetWithheld() != "":
 		fmt.Fprintf(stderr, "guideway: the speaker announces nothing: %s\n", s.GetWithheld())
+	case s.GetSlow() != "":
+		fmt.Fprintf(stderr, "guideway: the machine is slow, and the speaker announces its routes as worse ones: %s\n", s.GetSlow())
 	case s.GetProblem() != "":
 		fmt.Fprintf(stderr, "guideway: the speaker could not announce everything: %s\n", s.GetProblem())
 	}

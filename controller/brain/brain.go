@@ -84,6 +84,8 @@ type Desired struct {
 	Withdrawn bool
 	// What is to be in etcd of it; nil: nothing. The same pointer: the same.
 	Agreement *Agreement
+	// A peer is seen to forward well.
+	PeerWell bool
 	// When a Tick is wanted, at the latest; zero: none.
 	Again time.Time
 	// A drain waits for Traffic.
@@ -267,6 +269,7 @@ func (s *State) desired() Desired {
 	if s.trusted != nil {
 		d.Trusted = s.trusted.config
 	}
+	d.PeerWell = s.peerWell()
 	d.Again = s.again()
 	d.MeasureTraffic = s.measuresTraffic()
 	return d

@@ -628,15 +628,19 @@ func TestAnUnhealthyForwarderWithdrawsEverything(t *testing.T) {
 	}
 }
 
-func TestAForwarderThatSaysNothingIsUnhealthyByTheClock(t *testing.T) {
+func TestSlownessWithdrawsNothing(t *testing.T) {
 	w := servingOne(t)
 	if w.last.Again.IsZero() || w.last.Again.After(w.now.Add(judge.AnswerAgeMax)) {
 		t.Errorf("asks to be woken at %v", w.last.Again)
 	}
 	w.now = w.now.Add(judge.AnswerAgeMax + time.Millisecond)
 	w.do(Tick{})
-	w.expectRoutes()
-	w.expectReason("no answer for 1.501s")
+	w.expectRoutes(vip)
+	w.do(ForwarderWaits{Asked: w.now, Reason: "its thread waits for a processor"})
+	w.expectRoutes(vip)
+	if w.last.Again.IsZero() || !w.last.Again.After(w.now) {
+		t.Errorf("asks to be woken at %v", w.last.Again)
+	}
 }
 
 func TestAForwarderThatComesBackIsAnnouncedOnceItHasThePlanAgain(t *testing.T) {

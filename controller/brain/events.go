@@ -49,6 +49,11 @@ type (
 	ForwarderHealth judge.Answer
 	// ForwarderLost: it gives no answer to that.
 	ForwarderLost struct{ Reason string }
+	// ForwarderWaits: what was asked then is not answered, for want of a processor.
+	ForwarderWaits struct {
+		Asked  time.Time
+		Reason string
+	}
 
 	// ForwarderConnected comes first after plans can be (or can again be)
 	// pushed to it.

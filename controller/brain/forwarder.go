@@ -81,6 +81,11 @@ func (e ForwarderLost) apply(s *State) {
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Lose(e.Reason, s.now) })
 }
 
+func (e ForwarderWaits) apply(s *State) {
+	s.routesUnaffected = true
+	s.judgeForwarder(func(h *judge.Forwarder) { h.Wait(e.Reason, e.Asked, s.now) })
+}
+
 func (ForwarderDisconnected) apply(s *State) {
 	s.forwarder.connected = false
 	s.routesUnaffected = true

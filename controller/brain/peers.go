@@ -124,6 +124,16 @@ func (s *State) peerHealthy(name string) bool {
 	return !asked && s.peers.inherited[name]
 }
 
+// peerWell: one that answers now, whatever a running plan said.
+func (s *State) peerWell() bool {
+	if s.current == nil {
+		return false
+	}
+	return slices.ContainsFunc(s.current.config.Peers, func(peer config.Peer) bool {
+		return slices.ContainsFunc(s.pathsTo(peer.Name), func(p path) bool { return s.peers.verdicts[p].verdict == up })
+	})
+}
+
 // peerAddresses puts those first that answer: the forwarder tunnels to the
 // first that it can reach.
 func (s *State) peerAddresses(peer config.Peer) []netip.Addr {

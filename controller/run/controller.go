@@ -311,6 +311,7 @@ func (c *Controller) decide(event brain.Event) {
 	if want.RoutesChanged || want.ConfigChanged {
 		c.routes.Set(routes.Encode(want, c.loaded.inUseAt), !want.RoutesDecided)
 	}
+	c.routes.KnowPeers(want.PeerWell)
 	c.traffic.wanted.Store(want.MeasureTraffic)
 	c.keepGoodConfig(want.Trusted)
 	c.again = want.Again
@@ -387,6 +388,9 @@ func (c *Controller) forwarderEvent(event brain.Event) {
 }
 
 func healthOf(answer *health.Answer) brain.Event {
+	if answer.Waits {
+		return brain.ForwarderWaits{Asked: answer.Asked, Reason: answer.Err.Error()}
+	}
 	if answer.Err != nil {
 		return brain.ForwarderLost{Reason: "does not answer: " + answer.Err.Error()}
 	}

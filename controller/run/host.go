@@ -55,7 +55,7 @@ func (c *Controller) describeSpeaker(state *controllerv1.GetStateResponse, neigh
 		}
 		return
 	}
-	state.Speaker = &controllerv1.SpeakerState{Answers: true, Version: speaker.GetVersion(), Withheld: speaker.GetWithheld(), Problem: speaker.GetProblem(), NotKept: speaker.GetNotKept()}
+	state.Speaker = &controllerv1.SpeakerState{Answers: true, Version: speaker.GetVersion(), Withheld: speaker.GetWithheld(), Problem: speaker.GetProblem(), NotKept: speaker.GetNotKept(), Slow: speaker.GetSlow()}
 	for _, n := range speaker.GetNeighbors() {
 		neighbor := &controllerv1.Neighbor{Address: n.GetAddress(), Asn: n.GetAsn(), State: n.GetState(), Reason: n.GetReason(), Since: n.GetSince(), Attributes: n.GetAttributes(), Bfd: n.GetBfd()}
 		if n.GetState() == "established" {

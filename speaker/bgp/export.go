@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -23,6 +24,20 @@ type Attributes struct {
 	LocalPref uint32
 	// How many times more than once our AS number is in the path.
 	Prepend uint8
+}
+
+// slowMED is added to the MED of routes of a slow machine. Larger than what configs
+// order machines by, so that a slow one comes last.
+const slowMED = 1000
+
+// Worse are the attributes of routes that routers are to prefer others to. A router of
+// our own AS would take a path with that AS in it for a loop.
+func (a Attributes) Worse(ownAS bool) Attributes {
+	a.MED, a.WithMED = a.MED+min(slowMED, math.MaxUint32-a.MED), true
+	if !ownAS && a.Prepend < math.MaxUint8 {
+		a.Prepend++
+	}
+	return a
 }
 
 // Strings in the words of the config.

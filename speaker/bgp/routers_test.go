@@ -183,6 +183,36 @@ func TestANeighborsAttributesChangeWithoutAnEndOfItsSession(t *testing.T) {
 	})
 }
 
+// In the own AS no number is prepended: the router would take its own for a loop.
+func TestRoutesOfASlowMachineAreWorse(t *testing.T) {
+	for name, c := range map[string]struct {
+		asn  uint32
+		want learned
+	}{
+		"another AS": {64513, learned{path: "64512 64512", nextHop: "192.0.2.1", med: "1000", localPref: "100", communities: "64512:100"}},
+		"the own AS": {64512, learned{nextHop: "192.0.2.1", med: "1000", localPref: "100", communities: "64512:100"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := over4()
+			s.asn = c.asn
+			withEachRouter(t, s, func(t *testing.T, _ *namespace, r router) {
+				speaker, want := newSpeaker(t), wanted(route4)
+				want.Neighbors = s.neighbors()
+				set(t, speaker, want)
+				eventually(t, 20*time.Second, "the route is there", func() bool { return r.learned("203.0.113.10/32") != (learned{}) })
+				since := speaker.States()[0].Since
+				want.Neighbors = s.neighbors()
+				want.Neighbors[0].Attributes = Attributes{}.Worse(c.asn == want.Identity.ASN)
+				set(t, speaker, want)
+				knows(t, r, "203.0.113.10/32", c.want)
+				if now := speaker.States()[0]; now.Since != since {
+					t.Errorf("the session ended: %+v", now)
+				}
+			})
+		})
+	}
+}
+
 func TestLocalPreferenceInsideTheAS(t *testing.T) {
 	s := over4()
 	s.asn = 64512

@@ -82,6 +82,18 @@ func TestWithoutAnIdentityNothingRuns(t *testing.T) {
 	}
 }
 
+func TestWorseAttributesKeepTheirOrderAndTheirBounds(t *testing.T) {
+	for given, want := range map[Attributes]Attributes{
+		{}:                                   {MED: 1000, WithMED: true, Prepend: 1},
+		{MED: 10, WithMED: true, Prepend: 2}: {MED: 1010, WithMED: true, Prepend: 3},
+		{MED: 4294967000, WithMED: true, Prepend: 255}: {MED: 4294967295, WithMED: true, Prepend: 255},
+	} {
+		if got := given.Worse(false); got != want {
+			t.Errorf("%+v: %+v, want %+v", given, got, want)
+		}
+	}
+}
+
 func TestHoldTimes(t *testing.T) {
 	for given, want := range map[time.Duration]uint64{9 * time.Second: 9, 3 * time.Second: 3, 0: 65535} {
 		timers := peerOf(Neighbor{HoldTime: given}).Timers.Config

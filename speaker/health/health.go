@@ -33,9 +33,8 @@ const (
 	SocketName = "health.sock"
 	// Interval between two requests.
 	Interval = 100 * time.Millisecond
-	// Timeout of a request. The thread that answers does so within a
-	// millisecond; a machine that gives it no processor for this long does not
-	// forward well either. One that hangs is found out before (late.go).
+	// Timeout of a request. The thread that answers does so within a millisecond. One
+	// that hangs, or waits for a processor, is found out before (late.go).
 	Timeout = time.Second
 
 	// After a connection was closed, so that a socket that closes each one is
@@ -53,9 +52,12 @@ type Answer struct {
 	Asked time.Time
 	// nil: Err says why there is none.
 	Health *forwarderv1.Health
-	// Its threads that will not go round any more.
-	Hanging []string
-	Err     error
+	// Its threads without a heartbeat that will not go round any more, and those that
+	// wait for a processor.
+	Hanging, Waiting []string
+	Err              error
+	// There is no answer because the thread that gives it waits for a processor.
+	Waits bool
 }
 
 // Judged is the answer as package judge takes it; there must be one.
@@ -69,7 +71,8 @@ func (a Answer) Judged() judge.Answer {
 	}
 	for _, t := range h.Threads {
 		answer.Threads = append(answer.Threads, judge.Thread{
-			Name: t.Name, HeartbeatAge: time.Duration(t.HeartbeatAgeMs) * time.Millisecond, Hangs: slices.Contains(a.Hanging, t.Name),
+			Name: t.Name, HeartbeatAge: time.Duration(t.HeartbeatAgeMs) * time.Millisecond,
+			Hangs: slices.Contains(a.Hanging, t.Name), Waits: slices.Contains(a.Waiting, t.Name),
 		})
 	}
 	for _, d := range h.Devices {
@@ -90,7 +93,7 @@ func Watch(ctx context.Context, runDir string, report func(Answer)) {
 			return
 		}
 		report(answer)
-		if len(c.late) > 0 {
+		if c.late {
 			next = time.Now().Add(latePause)
 		}
 		c.pause(ctx, next)
@@ -104,7 +107,9 @@ type client struct {
 	sequence uint64
 	conn     *net.UnixConn // nil: not connected
 	pid      uint32        // of the latest answer; 0: none yet
-	late     map[string]lateThread
+	// Threads of that process, and whether one of them has no heartbeat.
+	threads map[string]watched
+	late    bool
 }
 
 // ask once. A connection that was closed meanwhile (the forwarder restarted,
@@ -117,10 +122,11 @@ func (c *client) ask() Answer {
 		health, err = c.exchange(asked.Add(Timeout))
 	}
 	if err != nil {
-		c.late = nil
-		return Answer{Asked: asked, Err: fmt.Errorf("%s: %w", c.socket, reasonOf(err))}
+		c.late = false
+		return Answer{Asked: asked, Err: fmt.Errorf("%s: %w", c.socket, reasonOf(err)), Waits: errors.Is(err, errWaits)}
 	}
-	return Answer{Asked: asked, Health: health, Hanging: c.hanging(time.Now(), health)}
+	hanging, waiting := c.lookAt(asked, time.Now(), health)
+	return Answer{Asked: asked, Health: health, Hanging: hanging, Waiting: waiting}
 }
 
 // exchange one request for its answer, connecting first if need be.
@@ -178,7 +184,7 @@ func (c *client) roundTrip(deadline time.Time) (*forwarderv1.Health, error) {
 				return err
 			}
 			if health.Sequence == c.sequence {
-				answer, c.pid = health, health.Pid
+				answer = health
 				return nil
 			}
 		}
@@ -231,8 +237,10 @@ func (c *client) close() {
 
 // reasonOf is what people read of an error: the system's word for it.
 func reasonOf(err error) error {
-	if errors.Is(err, errHangs) {
-		return errors.New(strings.TrimSuffix(errHangs.Error(), ": "+os.ErrDeadlineExceeded.Error()))
+	for _, known := range []error{errHangs, errWaits} {
+		if errors.Is(err, known) {
+			return errors.New(strings.TrimSuffix(known.Error(), ": "+os.ErrDeadlineExceeded.Error()))
+		}
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("no answer within %v", Timeout)

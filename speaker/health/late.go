@@ -1,8 +1,7 @@
 package health
 
-// Whether a forwarder that does not answer hangs, or the machine is only short
-// of processor time: the kernel knows. A thread with a request to answer that
-// neither runs nor waits to be run will not answer.
+// Whether a forwarder that does not answer hangs, or only waits for a processor: its
+// thread that answers is looked at as all others are (threads.go).
 
 import (
 	"errors"
@@ -11,15 +10,22 @@ import (
 	"time"
 )
 
-// The forwarder's thread that answers, within a millisecond.
-const answeringThread = "health"
+const (
+	// The forwarder's thread that answers, within a millisecond.
+	answeringThread = "health"
+	// A request is given up after this time if that thread waits for a processor: it
+	// answers nothing now, and need not be dead.
+	waitingMax = 250 * time.Millisecond
+)
 
-var errHangs = fmt.Errorf("no answer within %v, and its thread does not wait for a processor: %w", lateAfter, os.ErrDeadlineExceeded)
+var (
+	errHangs = fmt.Errorf("it does not answer, and its thread for that does not wait for a processor: %w", os.ErrDeadlineExceeded)
+	errWaits = fmt.Errorf("it does not answer within %v: its thread for that waits for a processor: %w", waitingMax, os.ErrDeadlineExceeded)
+)
 
 // receiveSoon receives by the deadline, or finds out before that the forwarder
-// hangs.
+// hangs, or waits.
 func (c *client) receiveSoon(receive func() error, asked, deadline time.Time) error {
-	idle := 0
 	for next := asked.Add(lateAfter); ; next = time.Now().Add(latePause) {
 		last := !next.Before(deadline)
 		if last {
@@ -32,10 +38,13 @@ func (c *client) receiveSoon(receive func() error, asked, deadline time.Time) er
 		if last || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
-		if found, ok := c.sample(answeringThread); !ok || found.runnable {
-			idle = 0
-		} else if idle++; idle >= looksMax {
+		now := time.Now()
+		thread, known := c.watch(c.threads, answeringThread, now, now, now.Sub(asked))
+		switch {
+		case known && thread.hangs:
 			return errHangs
+		case known && now.Sub(asked) > waitingMax:
+			return errWaits
 		}
 	}
 }

@@ -1,15 +1,21 @@
 package health
 
 // Whether a thread without a heartbeat hangs, or only waits for a processor: the
-// kernel knows. One that neither runs nor is ready to will not go round its loop
-// any more, nor will one that has used a processor for far longer than a round
-// takes; one that waits for a processor will.
+// kernel knows how long each thread ran, and how long it waited to be run
+// (/proc/PID/task/TID/schedstat). What is left is the thread's own time.
+//
+//	own time = since the last look − waited for a processor
 //
 // Threads go round each 50 ms at least, and a round takes some milliseconds of a
-// processor at most. So a thread is late after 100 ms, and from then on it is
-// looked at each 25 ms. It hangs if two looks in a row find it blocked, or if it
-// used 40 ms meanwhile: with a request each 100 ms that is found within 225 and
-// 250 ms, the latter on a processor of its own.
+// processor at most. So a thread that spends 90 ms of its own time without a
+// heartbeat hangs, whether it sleeps or runs; one that waits for a processor does not,
+// however long that takes.
+//
+// Each thread is looked at with each answer, and once its heartbeat is 75 ms old each
+// 15 ms. It hangs if a second such look finds that more of its own time has passed, so
+// that a virtual machine that stood still is not taken for a thread that slept. With a
+// request each 100 ms that is found between 115 and 200 ms after the last heartbeat. An
+// endless loop is found when it has run that long, and no sooner.
 
 import (
 	"fmt"
@@ -24,107 +30,137 @@ import (
 
 const (
 	// A heartbeat that is older, or an answer that took longer, is late.
-	lateAfter = 100 * time.Millisecond
+	lateAfter = 75 * time.Millisecond
 	// Between two looks at a thread that is late.
-	latePause = 25 * time.Millisecond
-	// Looks, one after the other, that find a thread blocked: it hangs.
-	looksMax = 2
-	// Of a processor, without a heartbeat: it hangs. Less than two pauses, as the
-	// kernel counts in ticks of up to 10 ms; and it has to be seen growing twice,
-	// since a virtual machine that stood still counts that time all at once.
-	usedMax = 40 * time.Millisecond
-	// Two heartbeats are one if they are no further apart: their ages were
-	// rounded, and took a moment to be read.
-	sameHeartbeat = 10 * time.Millisecond
+	latePause = 15 * time.Millisecond
+	// Of its own time, without a heartbeat: it hangs. More than a sleep and a round, and
+	// as much as may have passed between a look and the heartbeat behind it.
+	ownTimeMax = 90 * time.Millisecond
 )
 
 // threadSample is what the kernel says of a thread at one time.
 type threadSample struct {
 	at       time.Time
 	runnable bool
-	used     time.Duration // of a processor, since it began
+	ran      time.Duration // since it began
+	waited   time.Duration // for a processor, since it began; not the wait under way
 }
 
-// lateThread is one without a heartbeat.
-type lateThread struct {
-	heartbeat   time.Time
-	first, last threadSample
-	blocked     int // looks in a row that found it so
-	ran         int // looks that found that it had run
+// ownTime of a thread from one look to the next. Of one that is runnable it is not
+// known whether it sleeps between two looks; it counts as waiting but for what it ran.
+func ownTime(former, now threadSample) time.Duration {
+	ran := now.ran - former.ran
+	if now.runnable {
+		return ran
+	}
+	return max(ran, now.at.Sub(former.at)-(now.waited-former.waited))
 }
 
-// hanging are those of the late threads that will not go round any more.
-func (c *client) hanging(asked time.Time, health *forwarderv1.Health) []string {
-	late, hanging := map[string]lateThread{}, []string(nil)
+// watched is a thread of the forwarder.
+type watched struct {
+	task   string // its folder; empty: not found
+	sample threadSample
+	// When the answer was asked for after which it was looked at last; zero: never.
+	asked time.Time
+	// Its own time since its heartbeat; and that until the last look, which the next
+	// answer confirms: between an answer and the look behind it a thread may go round.
+	own, unconfirmed time.Duration
+	hangs            bool
+}
+
+// look at a thread that by the answer to what was asked then, and heard at `heard`, has
+// had no heartbeat for that long.
+func (w *watched) look(now threadSample, asked, heard time.Time, age time.Duration) {
+	switch {
+	case age <= lateAfter || w.asked.IsZero():
+		w.own, w.unconfirmed, w.hangs = 0, 0, false
+	case heard.Add(-age).Before(w.asked): // the same heartbeat as before
+		w.own += w.unconfirmed
+		w.unconfirmed = ownTime(w.sample, now)
+		w.hangs = w.hangs || w.own >= ownTimeMax && w.unconfirmed > 0
+	default:
+		w.own, w.unconfirmed, w.hangs = 0, min(age, ownTime(w.sample, now)), false
+	}
+	w.sample, w.asked = now, asked
+}
+
+// lookAt the threads of an answer that was just received: which of those that are late
+// hang, and which wait for a processor. Of others nothing is known.
+func (c *client) lookAt(asked, heard time.Time, health *forwarderv1.Health) (hanging, waiting []string) {
+	former := c.threads
+	if health.GetPid() != c.pid {
+		former = nil
+	}
+	c.pid, c.threads, c.late = health.GetPid(), make(map[string]watched, len(health.GetThreads())+1), false
+	c.watch(former, answeringThread, asked, heard, 0)
 	for _, t := range health.GetThreads() {
 		age := time.Duration(t.GetHeartbeatAgeMs()) * time.Millisecond
+		thread, known := c.watch(former, t.GetName(), asked, heard, age)
 		if age <= lateAfter {
 			continue
 		}
-		thread, known := c.late[t.GetName()]
-		if heartbeat := asked.Add(-age); !known || heartbeat.Sub(thread.heartbeat) > sameHeartbeat {
-			thread = lateThread{heartbeat: heartbeat}
-		}
-		if found, ok := c.sample(t.GetName()); ok {
-			thread.see(found)
-		}
-		if thread.hangs() {
+		c.late = true
+		switch {
+		case known && thread.hangs:
 			hanging = append(hanging, t.GetName())
+		case known:
+			waiting = append(waiting, t.GetName())
 		}
-		late[t.GetName()] = thread
 	}
-	c.late = late
-	return hanging
+	return hanging, waiting
 }
 
-func (t *lateThread) see(now threadSample) {
-	switch {
-	case t.first.at.IsZero():
-		t.first = now
-	case now.used > t.last.used:
-		t.ran++
+// watch one thread further; false: the kernel does not say how it does.
+func (c *client) watch(former map[string]watched, name string, asked, heard time.Time, age time.Duration) (watched, bool) {
+	thread := former[name]
+	now, ok := taskSample(thread.task)
+	if !ok {
+		thread = watched{task: c.taskOf(name)}
+		if now, ok = taskSample(thread.task); !ok {
+			return watched{}, false
+		}
 	}
-	t.last = now
-	if now.runnable {
-		t.blocked = 0
-	} else {
-		t.blocked++
-	}
+	thread.look(now, asked, heard, age)
+	c.threads[name] = thread
+	return thread, true
 }
 
-func (t *lateThread) hangs() bool {
-	return t.blocked >= looksMax || t.ran >= looksMax && t.last.used-t.first.used >= usedMax
-}
-
-// sample a thread of the forwarder that has this name; false: nothing is known.
-func (c *client) sample(name string) (threadSample, bool) {
-	if c.pid == 0 {
-		return threadSample{}, false
-	}
+// taskOf the forwarder's thread of this name; empty: there is none.
+func (c *client) taskOf(name string) string {
 	comms, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", c.pid)) // the pattern is good
 	for _, comm := range comms {
 		if text, err := os.ReadFile(comm); err == nil && strings.TrimSpace(string(text)) == name {
-			return taskSample(filepath.Dir(comm))
+			return filepath.Dir(comm)
 		}
 	}
-	return threadSample{}, false
+	return ""
 }
 
+// taskSample is false for a thread that is gone, and on a kernel without
+// CONFIG_SCHEDSTATS, which says that no thread ever ran.
 func taskSample(task string) (threadSample, bool) {
-	stat, err := os.ReadFile(filepath.Join(task, "stat"))
+	if task == "" {
+		return threadSample{}, false
+	}
+	found := threadSample{at: time.Now()}
+	times, err := os.ReadFile(filepath.Join(task, "schedstat"))
 	if err != nil {
+		return threadSample{}, false
+	}
+	// Nanoseconds that it ran and that it waited come first.
+	fields := strings.Fields(string(times))
+	if len(fields) < 2 || fields[0] == "0" {
+		return threadSample{}, false
+	}
+	ran, ranErr := strconv.ParseInt(fields[0], 10, 64)
+	waited, waitedErr := strconv.ParseInt(fields[1], 10, 64)
+	stat, err := os.ReadFile(filepath.Join(task, "stat"))
+	if err != nil || ranErr != nil || waitedErr != nil {
 		return threadSample{}, false
 	}
 	// The name is in parentheses; the state comes behind it.
 	text := string(stat)
 	state := strings.TrimSpace(text[strings.LastIndexByte(text, ')')+1:])
-	found := threadSample{at: time.Now(), runnable: strings.HasPrefix(state, "R")}
-	// Nanoseconds that it ran come first. A kernel without CONFIG_SCHED_INFO has
-	// none: such a thread counts as waiting.
-	times, _ := os.ReadFile(filepath.Join(task, "schedstat"))
-	if fields := strings.Fields(string(times)); len(fields) > 0 {
-		used, _ := strconv.ParseInt(fields[0], 10, 64)
-		found.used = time.Duration(used)
-	}
+	found.ran, found.waited, found.runnable = time.Duration(ran), time.Duration(waited), strings.HasPrefix(state, "R")
 	return found, true
 }

@@ -1,8 +1,13 @@
 // Package judge decides, by a forwarder's answers about its health, whether it
-// forwards. The speaker announces by this judgement, and the controller shows
-// it: there is one.
+// forwards, and whether it is slow. The speaker announces by this judgement, and the
+// controller shows it: there is one.
 //
-//	Hear(answer) | Lose(reason) | HandOver | Check(time) ─► Reason: empty, or what is wrong
+//	Hear(answer) | Lose(reason) | Wait(reason) | HandOver | Check(time) ─► Reason: empty, or what is wrong
+//	                                                                    └► Slow: empty, or what is slow
+//
+// **Invariant:** a machine that is short of processor time is slow, never unwell, but
+// where a peer is known to be well (StarvedMax): else all machines that share their
+// load would withdraw their routes at once.
 //
 // It is pure: answers and the time go in.
 package judge
@@ -13,14 +18,21 @@ import (
 )
 
 const (
-	// HeartbeatAgeMax: a thread without a heartbeat for this long hangs, whatever
-	// the kernel says of it. Less, and a machine short of processor time loses its
-	// routes, which moves and may break connections. One that does not wait for a
-	// processor is found before (Thread.Hangs). A dead forwarder is seen at once, by
-	// its socket.
+	// HeartbeatAgeMax: a thread without a heartbeat for this long hangs if the kernel
+	// does not say what it does. One that does not wait for a processor is found
+	// before (Thread.Hangs). A dead forwarder is seen at once, by its socket.
 	HeartbeatAgeMax = time.Second
-	// AnswerAgeMax: a forwarder of whose health nothing was heard for this long
-	// counts as gone. More than a request may take.
+	// WaitMax: a thread that waited longer for a processor makes the machine slow.
+	// Packets wait as long, or are dropped when the device's queue is full.
+	WaitMax = 250 * time.Millisecond
+	// StarvedMax: a thread that waited this long counts as hanging where a peer is
+	// known to be well, which takes the traffic.
+	StarvedMax = 5 * time.Second
+	// SlowQuiet: a machine is slow until nothing was slow for this long. Each change
+	// has routers choose again.
+	SlowQuiet = 30 * time.Second
+	// AnswerAgeMax: who asks reports within a second, also that there is no answer. If
+	// nothing was heard for longer, it was this process that did not run.
 	AnswerAgeMax = 1500 * time.Millisecond
 	// HandOverMax: a hand-over from one forwarder process to the next takes
 	// milliseconds in which packets wait; nothing that is heard, or not heard,
@@ -59,6 +71,8 @@ type Thread struct {
 	// It will not have another heartbeat: it neither runs nor waits for a
 	// processor, or runs without going round its loop.
 	Hangs bool
+	// It has no heartbeat because it waits for a processor.
+	Waits bool
 }
 
 // Device that it forwards on.
@@ -73,6 +87,14 @@ type Forwarder struct {
 	// Empty: it is well.
 	reason string
 	since  time.Time
+
+	// What was slow last, and when it was so; empty: nothing, for SlowQuiet.
+	slow   string
+	slowAt time.Time
+	// Since when no answer came for want of a processor; zero: one came.
+	starvedSince time.Time
+	// Another machine is known to forward well.
+	peerWell bool
 
 	// The latest request was answered, by this process.
 	answers bool
@@ -101,6 +123,12 @@ func New() Forwarder { return Forwarder{reason: "not yet connected"} }
 
 // Reason is empty for a forwarder that is well.
 func (f *Forwarder) Reason() string { return f.reason }
+
+// Slow is empty for a forwarder that was not slow for a while.
+func (f *Forwarder) Slow() string { return f.slow }
+
+// KnowPeers: whether another machine is known to forward well.
+func (f *Forwarder) KnowPeers(well bool) { f.peerWell = well }
 
 // Since when it is well, or not.
 func (f *Forwarder) Since() time.Time { return f.since }
@@ -131,8 +159,9 @@ func (f *Forwarder) Hear(a Answer, now time.Time) {
 	case f.HandingOver() && a.PID != f.pid:
 		f.endHandOver("its successor answers")
 	}
-	f.answers, f.pid, f.heardAt = true, a.PID, a.Asked
+	f.answers, f.pid, f.heardAt, f.starvedSince = true, a.PID, a.Asked, time.Time{}
 	reason := f.unwell(a)
+	f.seeWaits(a, now)
 	if reason == "" {
 		reason = f.resolving(a, now)
 	} else {
@@ -143,9 +172,35 @@ func (f *Forwarder) Hear(a Answer, now time.Time) {
 
 // Lose it: there is no answer, for this reason.
 func (f *Forwarder) Lose(reason string, now time.Time) {
-	f.answers, f.resolvingSince = false, time.Time{}
+	f.answers, f.resolvingSince, f.starvedSince = false, time.Time{}, time.Time{}
 	f.set(reason, now)
 }
+
+// Wait: what was asked then is not answered, because the thread that answers waits for
+// a processor. What was last heard holds.
+func (f *Forwarder) Wait(reason string, asked, now time.Time) {
+	if f.starvedSince.IsZero() {
+		f.starvedSince = asked
+	}
+	if f.answers {
+		f.heardAt = asked
+	}
+	f.setSlow(reason, now)
+	if waited := now.Sub(f.starvedSince); waited > StarvedMax && f.peerWell {
+		f.set(fmt.Sprintf("no answer for %v: %s", waited.Round(time.Millisecond), reason), now)
+	}
+}
+
+func (f *Forwarder) seeWaits(a Answer, now time.Time) {
+	for _, t := range a.Threads {
+		if t.Waits && t.HeartbeatAge > WaitMax {
+			f.setSlow(fmt.Sprintf("thread %s waited %v for a processor", t.Name, t.HeartbeatAge), now)
+			return
+		}
+	}
+}
+
+func (f *Forwarder) setSlow(reason string, now time.Time) { f.slow, f.slowAt = reason, now }
 
 // BeginHandOver: a successor is about to go on in its place.
 func (f *Forwarder) BeginHandOver(now time.Time) {
@@ -176,19 +231,28 @@ func (f *Forwarder) Check(now time.Time) {
 		}
 	}
 	if age := now.Sub(f.heardAt); f.answers && age > AnswerAgeMax {
-		f.set(fmt.Sprintf("no answer for %v", age.Round(time.Millisecond)), now)
+		f.setSlow(fmt.Sprintf("nothing was heard of it for %v", age.Round(time.Millisecond)), now)
+	}
+	if f.slow != "" && now.Sub(f.slowAt) >= SlowQuiet {
+		f.setSlow("", time.Time{})
 	}
 }
 
 // Again is when to Check, if nothing is heard before; zero: never.
 func (f *Forwarder) Again() time.Time {
+	var next time.Time
 	switch {
 	case f.HandingOver():
-		return f.handOverEnd
+		next = f.handOverEnd
+	case f.answers && f.slowAt.After(f.heardAt):
+		next = f.slowAt.Add(AnswerAgeMax)
 	case f.answers:
-		return f.heardAt.Add(AnswerAgeMax)
+		next = f.heardAt.Add(AnswerAgeMax)
 	}
-	return time.Time{}
+	if f.slow != "" && (next.IsZero() || f.slowAt.Add(SlowQuiet).Before(next)) {
+		next = f.slowAt.Add(SlowQuiet)
+	}
+	return next
 }
 
 func (f *Forwarder) set(reason string, now time.Time) {
@@ -211,7 +275,10 @@ func (f *Forwarder) unwell(a Answer) string {
 		if t.Hangs {
 			return fmt.Sprintf("thread %s hangs: no heartbeat for %v, and it does not wait for a processor", t.Name, t.HeartbeatAge)
 		}
-		if t.HeartbeatAge > HeartbeatAgeMax {
+		if t.Waits && f.peerWell && t.HeartbeatAge > StarvedMax {
+			return fmt.Sprintf("thread %s waited %v for a processor", t.Name, t.HeartbeatAge)
+		}
+		if !t.Waits && t.HeartbeatAge > HeartbeatAgeMax {
 			return fmt.Sprintf("thread %s hangs: no heartbeat for %v", t.Name, t.HeartbeatAge)
 		}
 	}

@@ -26,6 +26,7 @@ func TestOnlyAForwarderThatForwardsIsWell(t *testing.T) {
 		"an older plan":         {func(a *Answer) { a.Generation = 6 }, "it forwards by plan 6, older than 7, which it had accepted"},
 		"a thread is blocked":   {func(a *Answer) { a.Threads[0].Hangs, a.Threads[0].HeartbeatAge = true, 130*time.Millisecond }, "thread worker-0 hangs: no heartbeat for 130ms, and it does not wait for a processor"},
 		"a thread hangs":        {func(a *Answer) { a.Threads[0].HeartbeatAge = HeartbeatAgeMax + 1 }, "thread worker-0 hangs: no heartbeat for 1.000000001s"},
+		"a thread is starved":   {func(a *Answer) { a.Threads[0].Waits, a.Threads[0].HeartbeatAge = true, 2*StarvedMax }, ""},
 		"no threads":            {func(a *Answer) { a.Threads = nil }, "it has a plan but no threads that forward"},
 		"a device is down":      {func(a *Answer) { a.Devices[0].Up = false }, "device eth1 is down"},
 		"it stops":              {func(a *Answer) { a.Stopping = true }, "it is stopping"},
@@ -75,18 +76,90 @@ func TestAForwarderThatComesBackIsWaitedForUntilItHasNextHops(t *testing.T) {
 	}
 }
 
-func TestSilenceIsNoticedWithoutAnAnswer(t *testing.T) {
+func TestWhatIsStarvedIsSlowUntilItWasQuietForAWhile(t *testing.T) {
+	f, now := New(), began
+	hear := func(waited time.Duration) {
+		t.Helper()
+		answer := well(now)
+		answer.Threads[0].Waits, answer.Threads[0].HeartbeatAge = waited > 0, waited
+		f.Hear(answer, now)
+		f.Check(now)
+		if f.Reason() != "" {
+			t.Errorf("reason %q", f.Reason())
+		}
+	}
+	wantSlow := func(want string) {
+		t.Helper()
+		if f.Slow() != want {
+			t.Errorf("slow %q, want %q", f.Slow(), want)
+		}
+	}
+	hear(WaitMax)
+	wantSlow("")
+	hear(WaitMax + time.Millisecond)
+	wantSlow("thread worker-0 waited 251ms for a processor")
+	now = now.Add(SlowQuiet / 2)
+	hear(0)
+	f.Wait("its thread waits", now, now)
+	wantSlow("its thread waits")
+	now = now.Add(SlowQuiet - time.Millisecond)
+	hear(0)
+	wantSlow("its thread waits")
+	now = now.Add(time.Millisecond)
+	if at := f.Again(); !at.Equal(now) {
+		t.Errorf("to be checked at %v, not %v", at, now)
+	}
+	hear(0)
+	wantSlow("")
+}
+
+func TestAStarvedForwarderIsUnwellOnlyWhereAPeerIsWell(t *testing.T) {
+	for name, starve := range map[string]func(f *Forwarder, now time.Time){
+		"a thread": func(f *Forwarder, now time.Time) {
+			answer := well(now)
+			answer.Threads[0].Waits, answer.Threads[0].HeartbeatAge = true, now.Sub(began)
+			f.Hear(answer, now)
+		},
+		"the thread that answers": func(f *Forwarder, now time.Time) { f.Wait("its thread waits", now, now) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := New()
+			f.Hear(well(began), began)
+			starve(&f, began)
+			starve(&f, began.Add(10*StarvedMax))
+			f.Check(began.Add(10 * StarvedMax))
+			if f.Reason() != "" || f.Slow() == "" {
+				t.Errorf("alone: reason %q, slow %q", f.Reason(), f.Slow())
+			}
+			f.KnowPeers(true)
+			starve(&f, began.Add(StarvedMax))
+			if f.Reason() != "" {
+				t.Errorf("too early: %q", f.Reason())
+			}
+			starve(&f, began.Add(StarvedMax+time.Millisecond))
+			if f.Reason() == "" {
+				t.Error("starved beside a peer that is well, and announced")
+			}
+		})
+	}
+}
+
+func TestSilenceOfWhoAsksIsSlowness(t *testing.T) {
 	f := New()
 	f.Hear(well(began), began)
 	if at := f.Again(); !at.Equal(began.Add(AnswerAgeMax)) {
 		t.Errorf("to be checked at %v", at)
 	}
 	f.Check(began.Add(AnswerAgeMax))
-	if f.Reason() != "" {
-		t.Errorf("reason %q too early", f.Reason())
+	if f.Slow() != "" {
+		t.Errorf("slow %q too early", f.Slow())
 	}
-	f.Check(began.Add(AnswerAgeMax + time.Millisecond))
-	if f.Reason() != "no answer for 1.501s" {
-		t.Errorf("reason %q", f.Reason())
+	now := began.Add(AnswerAgeMax + time.Millisecond)
+	f.Check(now)
+	if f.Reason() != "" || f.Slow() != "nothing was heard of it for 1.501s" {
+		t.Errorf("reason %q, slow %q", f.Reason(), f.Slow())
+	}
+	if !f.Again().After(now) {
+		t.Errorf("to be checked at %v, again and again", f.Again())
 	}
 }

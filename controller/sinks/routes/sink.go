@@ -56,6 +56,8 @@ type Sink struct {
 
 	mu   sync.Mutex
 	want *speakerv1.SetRequest // nil: nothing is known yet
+	// Another machine is known to forward well.
+	peerWell bool
 	// The latest answer; nil: it does not answer, for this reason.
 	state *speakerv1.State
 	lost  string
@@ -93,6 +95,13 @@ func (s *Sink) Set(desired *speakerv1.Desired, keepRoutes bool) {
 	s.waker.Wake()
 }
 
+// KnowPeers: whether another machine is known to forward well.
+func (s *Sink) KnowPeers(well bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peerWell = well
+}
+
 // State is the speaker's latest; nil: it does not answer, for this reason.
 func (s *Sink) State() (state *speakerv1.State, lost string) {
 	s.mu.Lock()
@@ -119,7 +128,10 @@ func (s *Sink) Run(ctx context.Context) {
 func (s *Sink) poll(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	state, err := s.client.Poll(call, &speakerv1.PollRequest{})
+	s.mu.Lock()
+	request := &speakerv1.PollRequest{PeerWell: s.peerWell}
+	s.mu.Unlock()
+	state, err := s.client.Poll(call, request)
 	if err == nil && !s.connected {
 		err = s.connect(ctx)
 	}

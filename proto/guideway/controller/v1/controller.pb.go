@@ -215,7 +215,9 @@ type SpeakerState struct {
 	// What could not be announced; empty: nothing.
 	Problem string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
 	// Why what is desired is not on disk, for a start without a controller.
-	NotKept       string `protobuf:"bytes,6,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`
+	NotKept string `protobuf:"bytes,6,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`
+	// What is slow, so that routes are announced as worse ones; empty: nothing.
+	Slow          string `protobuf:"bytes,7,opt,name=slow,proto3" json:"slow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -288,6 +290,13 @@ func (x *SpeakerState) GetProblem() string {
 func (x *SpeakerState) GetNotKept() string {
 	if x != nil {
 		return x.NotKept
+	}
+	return ""
+}
+
+func (x *SpeakerState) GetSlow() string {
+	if x != nil {
+		return x.Slow
 	}
 	return ""
 }
@@ -4154,14 +4163,15 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\tnot_ready\x18\t \x03(\tR\bnotReady\x122\n" +
 	"\x05peers\x18\n" +
 	" \x03(\v2\x1c.guideway.controller.v1.PeerR\x05peers\x12>\n" +
-	"\aspeaker\x18\v \x01(\v2$.guideway.controller.v1.SpeakerStateR\aspeaker\"\xab\x01\n" +
+	"\aspeaker\x18\v \x01(\v2$.guideway.controller.v1.SpeakerStateR\aspeaker\"\xbf\x01\n" +
 	"\fSpeakerState\x12\x18\n" +
 	"\aanswers\x18\x01 \x01(\bR\aanswers\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1a\n" +
 	"\bwithheld\x18\x04 \x01(\tR\bwithheld\x12\x18\n" +
 	"\aproblem\x18\x05 \x01(\tR\aproblem\x12\x19\n" +
-	"\bnot_kept\x18\x06 \x01(\tR\anotKept\"\xab\x01\n" +
+	"\bnot_kept\x18\x06 \x01(\tR\anotKept\x12\x12\n" +
+	"\x04slow\x18\a \x01(\tR\x04slow\"\xab\x01\n" +
 	"\aMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +

@@ -130,7 +130,10 @@ func (*SetResponse) Descriptor() ([]byte, []int) {
 }
 
 type PollRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Another machine is known to forward well, so that routers have a better choice
+	// than one that is starved.
+	PeerWell      bool `protobuf:"varint,1,opt,name=peer_well,json=peerWell,proto3" json:"peer_well,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -163,6 +166,13 @@ func (x *PollRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use PollRequest.ProtoReflect.Descriptor instead.
 func (*PollRequest) Descriptor() ([]byte, []int) {
 	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PollRequest) GetPeerWell() bool {
+	if x != nil {
+		return x.PeerWell
+	}
+	return false
 }
 
 type GetStateRequest struct {
@@ -668,7 +678,9 @@ type State struct {
 	// What of the desired state could not be brought about; empty: nothing.
 	Problem string `protobuf:"bytes,9,opt,name=problem,proto3" json:"problem,omitempty"`
 	// Why the desired state is not on disk; empty: it is.
-	NotKept       string `protobuf:"bytes,10,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`
+	NotKept string `protobuf:"bytes,10,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`
+	// What is slow, so that routes are announced as worse ones; empty: nothing.
+	Slow          string `protobuf:"bytes,11,opt,name=slow,proto3" json:"slow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -769,6 +781,13 @@ func (x *State) GetProblem() string {
 func (x *State) GetNotKept() string {
 	if x != nil {
 		return x.NotKept
+	}
+	return ""
+}
+
+func (x *State) GetSlow() string {
+	if x != nil {
+		return x.Slow
 	}
 	return ""
 }
@@ -880,8 +899,9 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\vkeep_routes\x18\x02 \x01(\bR\n" +
 	"keepRoutes\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\"\r\n" +
-	"\vSetResponse\"\r\n" +
-	"\vPollRequest\"\x11\n" +
+	"\vSetResponse\"*\n" +
+	"\vPollRequest\x12\x1b\n" +
+	"\tpeer_well\x18\x01 \x01(\bR\bpeerWell\"\x11\n" +
 	"\x0fGetStateRequest\"\x13\n" +
 	"\x11GetDesiredRequest\"\xde\x02\n" +
 	"\aDesired\x12\x10\n" +
@@ -923,7 +943,7 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\x0eLargeCommunity\x12\x16\n" +
 	"\x06global\x18\x01 \x01(\rR\x06global\x12\x16\n" +
 	"\x06local1\x18\x02 \x01(\rR\x06local1\x12\x16\n" +
-	"\x06local2\x18\x03 \x01(\rR\x06local2\"\x88\x03\n" +
+	"\x06local2\x18\x03 \x01(\rR\x06local2\"\x9c\x03\n" +
 	"\x05State\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x1a\n" +
@@ -935,7 +955,8 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\tneighbors\x18\b \x03(\v2\".guideway.speaker.v1.NeighborStateR\tneighbors\x12\x18\n" +
 	"\aproblem\x18\t \x01(\tR\aproblem\x12\x19\n" +
 	"\bnot_kept\x18\n" +
-	" \x01(\tR\anotKept\"\xcd\x01\n" +
+	" \x01(\tR\anotKept\x12\x12\n" +
+	"\x04slow\x18\v \x01(\tR\x04slow\"\xcd\x01\n" +
 	"\rNeighborState\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x12\x14\n" +
