@@ -28,6 +28,7 @@ func speakerCommand() *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error {
 			options.Log = logging.New(logFormat, verbose)
 			options.Version = version
+			speaker.RaisePriority(options.Log)
 			return speaker.Run(command.Context(), options)
 		},
 	}
