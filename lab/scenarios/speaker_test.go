@@ -20,6 +20,9 @@ const withdrawnWithin = 300 * time.Millisecond
 // and the speaker, not the controller. TestFaults has one that is away under load.
 func TestSpeaker(t *testing.T) {
 	o := optionsAlone(t, "speaker")
+	if nightly {
+		o.LoadBalancers = 3
+	}
 	running := up(t, o)
 	t.Run("without_a_controller_routes_follow_the_forwarder", func(t *testing.T) { forwarderAlone(t, running) })
 	t.Run("a_thread_that_hangs_withdraws_the_routes", func(t *testing.T) {
@@ -28,6 +31,7 @@ func TestSpeaker(t *testing.T) {
 	t.Run("a_thread_that_waits_for_a_processor_withdraws_nothing", func(t *testing.T) {
 		aStarvedThreadKeepsTheRoutes(t, running, o.RunDir, machineUnderTest)
 	})
+	t.Run("beside_many_busy_loops_routes_stay_and_a_hang_is_found", func(t *testing.T) { besideBusyLoops(t, running, o.RunDir) })
 	t.Run("any_order_of_starts", func(t *testing.T) { anyOrder(t, running) })
 	t.Run("each_pair_of_deaths_at_once", func(t *testing.T) { pairsOfDeaths(t, running) })
 	t.Run("a_speaker_that_is_stopped_breaks_no_connection", func(t *testing.T) { speakerStopped(t, running) })
