@@ -29,7 +29,7 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 		return
 	}
 	plan := s.nextPlan(changed)
-	isWanted := plan == s.forwarder.wanted || s.forwarder.wantedOf != s.current && proto.Equal(plan, s.forwarder.wanted)
+	isWanted := plan == s.forwarder.wanted || s.forwarder.wantedOf != s.current && !s.wantedIsRefused() && proto.Equal(plan, s.forwarder.wanted)
 	if s.forwarder.wanted != nil && s.forwarder.wanted.Generation == s.forwarder.numbered && isWanted {
 		s.forwarder.wantedOf = s.current
 		s.commitBuckets()
@@ -47,6 +47,13 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 	s.tables = s.tablesAfter(plan, s.health.firstRound)
 	s.changed.PlanChanged = true
 	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, probing: plan.Probing, active: activeGroups(plan), maps: s.bucketGenerations(plan)}
+}
+
+// wantedIsRefused: the forwarder has refused the wanted plan. It is offered anew by another
+// config that comes to the same.
+func (s *State) wantedIsRefused() bool {
+	_, isPending := s.forwarder.pending[s.forwarder.numbered]
+	return s.forwarder.accepted != s.forwarder.numbered && !isPending
 }
 
 // servePlanAlready: the config has changed, but the plan is the same by both.
