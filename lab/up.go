@@ -18,9 +18,15 @@ func upCommand() *cobra.Command {
 		Long: "Builds clients, a router (BIRD or FRR), load balancers and backends with nginx out\n" +
 			"of network namespaces, waits until traffic flows, and prints what to try.\n" +
 			"Nothing of the machine itself is changed; `guideway-lab down` removes it all.",
-		Example: "  guideway-lab up --load-balancers 3 --backends 8",
-		Args:    commandline.NoArguments,
+		Example: "  guideway-lab up --load-balancers 3 --backends 8\n" +
+			"  guideway-lab up --name paths --mptcp",
+		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
+			o.Stateless = o.Stateless || o.Multipath
+			if o.Stateless && o.Encap == "" {
+				o.Encap = "geneve"
+			}
+			o.TunnelChecks = true
 			running, err := hosts.Up(command.Context(), o, false)
 			if err != nil {
 				return err
@@ -36,6 +42,8 @@ func upCommand() *cobra.Command {
 	command.Flags().IntVar(&o.Queues, "queues", 2, "queues, so workers, of each load balancer")
 	commandline.AddChoice(command, &o.Router, "router", "", "what speaks BGP on the router", "bird", "frr")
 	commandline.AddChoice(command, &o.Encap, "encap", "", "tunnels to backends", "gre", "ipip", "gue", "geneve")
+	command.Flags().BoolVar(&o.Stateless, "stateless", false, "services select by buckets, without connection tables (needs --encap geneve, the default then)")
+	command.Flags().BoolVar(&o.Multipath, "mptcp", false, "the echo service takes Multipath TCP by keys and tokens (includes --stateless)")
 	commandline.AddChoice(command, &o.Steering, "steering", "", "how packets come to workers", "rss", "software")
 	command.Flags().IntVar(&o.Workers, "steered-workers", 0, "workers of each load balancer with --steering software (default one for each core but one)")
 	command.Flags().IntVar(&o.FabricMTU, "fabric-mtu", 0, "MTU of load balancers and backends (default 1600, room for tunnel headers; their options take 1650)")

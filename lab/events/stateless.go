@@ -135,7 +135,7 @@ func scaleIn(ctx context.Context, s *stage) error {
 	return s.getsNone(ctx, leaving, "has no buckets")
 }
 
-// killAgent of a backend that buckets leave: its connections stand still meanwhile.
+// killAgent of a backend that buckets leave: its programs stay, and connections with them.
 func killAgent(ctx context.Context, s *stage) error {
 	backend, machine := s.victim(s.configured()), s.victim(s.lab.LoadBalancers())
 	s.screen.Step("drain %s, and kill its agent meanwhile", backend)

@@ -30,21 +30,15 @@ func (lab *Lab) startBackend(n topology.Node) error {
 	return lab.startAgent(n)
 }
 
+// startAgent as `guideway config backend` has it: with keys and pins.
 func (lab *Lab) startAgent(n topology.Node) error {
-	config := lab.path(n, "agent.yaml")
-	content := agentConfig(lab.Network, n)
-	if lab.settings.Stateless {
-		content += messagesConfig(lab.Network)
-		if err := lab.writeAgentKeys(n); err != nil {
-			return err
-		}
+	config, pins := lab.path(n, "agent.yaml"), lab.path(n, pinDirectory)
+	if err := errors.Join(lab.writeAgentKeys(n), mountPins(pins)); err != nil {
+		return err
 	}
+	content := agentConfig(lab.Network, n) + "pin: " + filepath.Join(pins, "agent") + "\n"
 	if lab.settings.Multipath {
-		pins := lab.path(n, pinDirectory)
-		if err := mountPins(pins); err != nil {
-			return err
-		}
-		content += multipathConfig() + "pin: " + filepath.Join(pins, "agent") + "\n"
+		content += multipathConfig()
 	}
 	if err := writeWhole(config, []byte(content), 0o644); err != nil {
 		return err
@@ -85,12 +79,8 @@ func agentConfig(network topology.Network, self topology.Node) string {
 	for _, prefix := range network.VIPPrefixes() {
 		text += "- " + prefix.String() + "\n"
 	}
-	return text
-}
-
-// messagesConfig: every controller is told of the connections here.
-func messagesConfig(network topology.Network) string {
-	text := "key_file: agent.key\ncontrollers:\n"
+	// Every controller is told of the connections here.
+	text += "key_file: agent.key\ncontrollers:\n"
 	for _, n := range network.LoadBalancers {
 		text += "- " + n.Address(0).String() + "\n"
 	}
@@ -249,7 +239,17 @@ func (lab *Lab) waitAgents(ctx context.Context, limit time.Duration) error {
 	return nil
 }
 
-// StopAgent of a backend: its tunnel has no end any more.
+// DetachAgent of a backend, which has none from here on: its tunnel has no end any more.
+func (lab *Lab) DetachAgent(ctx context.Context, index int) error {
+	if err := lab.StopAgent(index); err != nil {
+		return err
+	}
+	config := lab.path(lab.Network.Backends[index], "agent.yaml")
+	_, err := topology.Output(ctx, "", filepath.Join(lab.state.Options.BinDir, "guideway-agent"), "--config", config, "--detach")
+	return err
+}
+
+// StopAgent of a backend: its programs stay.
 func (lab *Lab) StopAgent(index int) error {
 	agent, _ := lab.find(lab.Network.Backends[index].Name, "agent")
 	return agent.stop(callLimit)

@@ -39,9 +39,7 @@ func sharedConfig(network topology.Network, self topology.Node, weights map[stri
 	own := network.Clusters()[self.Cluster]
 	var b strings.Builder
 	fmt.Fprintf(&b, "cluster: {name: %s, secret_file: %q, prefixes: [%s]}\n", own.Name, "../"+secretFile, quotedPrefixes(own.Prefixes))
-	if settings.Stateless {
-		b.WriteString("agents: {}\n")
-	}
+	b.WriteString("agents: {}\n")
 	if settings.TunnelMTU != 0 {
 		fmt.Fprintf(&b, "tunnel: {mtu: %d}\n", settings.TunnelMTU)
 	}

@@ -128,7 +128,7 @@ func missingVIP(t *testing.T, running *hosts.Lab, vip netip.Addr) {
 
 func missingTunnelEnd(t *testing.T, running *hosts.Lab) {
 	waitAllActive(t, running)
-	if err := running.StopAgent(1); err != nil {
+	if err := running.DetachAgent(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	waitBackends(t, running, "answers directly, not through the tunnel: no tunnel end", func(b shownBackend) bool {

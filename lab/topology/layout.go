@@ -5,6 +5,7 @@
 package topology
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -134,6 +135,10 @@ func (o Options) Check() error {
 		return fmt.Errorf("router %q: give bird or frr", o.Router)
 	case !slices.Contains([]string{"", "gre", "ipip", "gue", "geneve"}, o.Encap):
 		return fmt.Errorf("encap %q: give gre, ipip, gue or geneve", o.Encap)
+	case o.Stateless && o.Encap != "geneve":
+		return fmt.Errorf("encap %q: stateless services need geneve", o.Encap)
+	case o.Stateless && o.TwoClusters:
+		return errors.New("two clusters of stateless services: give one or the other")
 	case !slices.Contains([]string{"", "rss", "software"}, o.Steering):
 		return fmt.Errorf("steering %q: give rss or software", o.Steering)
 	case o.Workers != 0 && o.Steering != "software":
