@@ -14,9 +14,11 @@ use ebpf::{Hook, Link};
 
 const MODES: [Mode; 2] = [Mode::Native, Mode::Generic];
 
-/// Tables of Multipath TCP that are pinned, and the names of their pins, which have the
-/// version of the layout.
-const TABLES: [(&str, &str); 7] = [
+/// Tables that are pinned, and the names of their pins, which have the version of the
+/// layout.
+const TABLES: [(&str, &str); 9] = [
+    ("flows", "flows-1"),
+    ("fragments", "fragments-1"),
     ("keyed_handshakes", "keyed-handshakes-1"),
     ("openings", "openings-1"),
     ("handshakes", "handshakes-1"),
@@ -122,11 +124,11 @@ pub fn attach_classifier(
 
 /// Takes a program of traffic control off; false if there is none.
 pub fn detach_classifier(which: Classifier, directory: &Path) -> Result<bool, String> {
-    remove(&directory.join(which.pin()))
+    remove_link(&directory.join(which.pin()))
 }
 
-/// The tables that outlive the agent, with their paths: handshakes that have begun go on,
-/// and connections keep their clocks.
+/// The tables that outlive the agent, with their paths: flows of datagrams stay here,
+/// handshakes that have begun go on, and connections keep their clocks.
 pub fn tables(directory: &Path) -> Vec<(&'static str, PathBuf)> {
     TABLES.iter().map(|(table, pin)| (*table, directory.join(pin))).collect()
 }
@@ -138,7 +140,7 @@ pub fn detach(directory: &Path) -> Result<bool, String> {
         was_there |= detach_classifier(which, directory)?;
     }
     for mode in MODES {
-        was_there |= remove(&pin_of(directory, mode))?;
+        was_there |= remove_link(&pin_of(directory, mode))?;
     }
     for (_, path) in tables(directory) {
         remove(&path)?;
@@ -168,7 +170,7 @@ fn inherited(
             return Ok(Some((link, mode)));
         }
         // Of an interface that is gone, or of a config that was changed.
-        remove(&path)?;
+        remove_link(&path)?;
     }
     Ok(None)
 }
@@ -188,6 +190,15 @@ fn pin_as(link: &Link, directory: &Path, path: &Path) -> Result<(), String> {
 
 fn pin_of(directory: &Path, mode: Mode) -> PathBuf {
     directory.join(format!("xdp-{mode}"))
+}
+
+/// Its program is off the interface afterwards.
+fn remove_link(path: &Path) -> Result<bool, String> {
+    if let Ok(link) = Link::pinned(path) {
+        // One whose interface is gone is off already.
+        let _ = link.detach();
+    }
+    remove(path)
 }
 
 fn remove(path: &Path) -> Result<bool, String> {

@@ -14,7 +14,7 @@ const WRONG_CONFIG: u8 = 2;
 /// A backend that is to have no agent any more.
 fn detach(config: &Config) -> Result<(), String> {
     let Some(directory) = &config.pin else {
-        return Err("the config has no `pin`: the program goes with its agent".to_string());
+        return Err("the config has `pin: off`, or /sys/fs/bpf is no BPF file system: the program goes with its agent".to_string());
     };
     let was_there = attachment::detach(directory)?;
     println!("{}", if was_there { "detached" } else { "no program is pinned" });

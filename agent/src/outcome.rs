@@ -94,6 +94,12 @@ pub static OUTCOMES: [Outcome; 33] = [
 /// How often each outcome was, in their order.
 pub type Counts = [u64; OUTCOMES.len()];
 
+/// How many packets came out of tunnels, or went on to other agents.
+pub fn taken(counts: &Counts) -> u64 {
+    let is_taken = |kind| matches!(kind, Kind::Decapsulated | Kind::Forwarded);
+    OUTCOMES.iter().zip(counts).filter(|(outcome, _)| is_taken(outcome.kind)).map(|(_, n)| n).sum()
+}
+
 /// The counters that are not zero, as one line.
 pub fn line(counts: &Counts) -> String {
     let mut line = String::from("packets:");

@@ -16,7 +16,7 @@ use crate::multipath::{self, Injector};
 use crate::neighbours::Neighbours;
 use crate::program::{Counters, Program};
 use crate::redirects::Redirects;
-use crate::{metrics, outcome, status};
+use crate::{doctor, metrics, outcome, status};
 
 /// How often the interface is looked for.
 const INTERFACE_CHECK: Duration = Duration::from_secs(1);
@@ -27,9 +27,10 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     // The handlers come first: a signal during the start must not be lost.
     let mut end = End::new()?;
     let listener = listen(config.metrics_listen).await?;
-    // Without such services there is nothing in the tables to outlive the process.
-    let pin = config.pin.as_deref().filter(|_| !config.multipath.is_empty());
-    let mut program = load(pin)?;
+    if config.pin.is_none() && !config.unpinned {
+        tracing::warn!("{}", doctor::UNPINNED);
+    }
+    let mut program = load(config.pin.as_deref())?;
     program.set(config)?;
     program.shift_timestamps(timestamp_shift)?;
     let agents = program.agents()?;
@@ -65,7 +66,7 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     tokio::select! {
         () = metrics::serve(listener, counters, &exchanges, &rules) => {}
         () = status::serve(&source) => {}
-        result = messages.run() => return result,
+        result = messages.run(counters) => return result,
         result = redirects.run() => return result,
         result = clamps.follow(config), if config.clamps_mss => return result,
         () = report_every(config.stats_interval, counters) => {}

@@ -19,6 +19,7 @@ import (
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/cli/show"
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -441,6 +442,10 @@ func (p *diagnosis) backends() {
 		default:
 			p.add(gradeOK, "service", "%s is served by all of its %d backends", s.Name, s.Backends)
 		}
+	}
+	if silent := p.state.GetSilentAgents(); len(silent) > 0 {
+		p.add(gradeWarn, "agent", "silent on %s: connections that move to or from there break; there: systemctl status guideway-agent; guideway-agent doctor; do `controllers` of agent.yaml name this machine, and does UDP port %d reach it?",
+			strings.Join(silent, ", "), config.AgentsPortDefault)
 	}
 }
 

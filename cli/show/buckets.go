@@ -70,6 +70,9 @@ func lagging(b *controllerv1.Buckets) (machines []string) {
 // have, and what moves wait for.
 func agreementNotes(services []*controllerv1.Service) (notes []string) {
 	for _, s := range services {
+		for _, unknown := range s.Buckets.GetUnknown() {
+			notes = append(notes, s.Name+": "+unknown)
+		}
 		a := s.Buckets.Agreement
 		if a == nil {
 			continue

@@ -30,7 +30,7 @@ func Describe(v brain.View) *controllerv1.GetStateResponse {
 			GenerationWanted: v.Forwarder.Wanted, GenerationAccepted: v.Forwarder.Accepted, GenerationRunning: v.Forwarder.Running,
 			Refusal: v.Forwarder.Refusal, RestartRequired: v.Forwarder.RestartRequired, Warnings: v.Forwarder.Warnings,
 		},
-		NotReady: v.NotReady,
+		NotReady: v.NotReady, SilentAgents: v.SilentAgents,
 	}
 	for _, s := range v.Services {
 		state.Services = append(state.Services, describeService(s))
@@ -113,6 +113,9 @@ func describeBuckets(b *brain.BucketsView) *controllerv1.Buckets {
 	described := &controllerv1.Buckets{
 		Count: uint32(b.Count), Generation: b.Generation, GenerationAcknowledged: b.Acknowledged,
 		Moving: uint32(b.Moving), Waiting: uint32(b.Waiting), MoveAgeMax: durationpb.New(b.MoveAgeMax),
+	}
+	for _, unknown := range b.Unknown {
+		described.Unknown = append(described.Unknown, unknown.String())
 	}
 	for _, use := range b.Backends {
 		described.Backends = append(described.Backends, &controllerv1.BucketUse{

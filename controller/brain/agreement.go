@@ -288,7 +288,11 @@ func (s *State) vote(member config.Member, m *planv1.Member) agreement.Vote {
 	case stateDraining:
 		return agreement.Keeps
 	case stateDown:
-		if s.judgedBefore(member) {
+		switch {
+		case !s.judgedBefore(member):
+		case s.drains(m.GetBackend()):
+			return agreement.Keeps
+		default:
 			return agreement.Down
 		}
 	}
@@ -530,12 +534,17 @@ func (s *State) bucketGenerations(plan *planv1.Plan) map[string]uint64 {
 func (s *State) situation(service *config.Service, group *planv1.Group) buckets.Situation {
 	situation := compile.BucketSituation(service, group)
 	for i, m := range group.GetMembers() {
-		if m.GetState() == stateDown && !s.judgedBefore(service.Members[i]) {
-			known := situation.Backends[m.GetBackend()]
+		known := situation.Backends[m.GetBackend()]
+		switch {
+		case m.GetState() != stateDown:
+		case !s.judgedBefore(service.Members[i]):
 			known.State = buckets.Unprobed
-			situation.Backends[m.GetBackend()] = known
+		case s.drains(m.GetBackend()):
+			known.State = buckets.Alive
 		}
+		situation.Backends[m.GetBackend()] = known
 	}
+	s.buckets.unknown[service.Name] = s.unknownMembers(service, &situation)
 	situation.Counts = s.buckets.counts[service.Name]
 	situation.MoveAgeMax, situation.Now = s.current.config.MoveAgeMax, s.now
 	return situation

@@ -124,6 +124,7 @@ type State struct {
 	// Of stateless services.
 	buckets   bucketState
 	agreement agreementState
+	agents    agentsState
 	// By group with a second chance; nil: no plan was seen yet.
 	tables map[string]groupTables
 
@@ -149,6 +150,11 @@ type inputs struct {
 	// Pools that services here reach, and the groups that have them.
 	reached  map[string]bool
 	groupsOf map[string][]string
+	// Pools that stateless services alone reach.
+	statelessPools map[string]bool
+	// Backends whose agents keep connections alive; and by address.
+	needAgents map[string]bool
+	backendsAt map[buckets.AgentAddress][]string
 	// The members of each group.
 	groups map[string][]config.Member
 	// Services of each group, and what they have in common; those that spill
@@ -198,6 +204,7 @@ func New(now time.Time) *State {
 		speaker:         speakerState{reason: "not yet connected"},
 		drainedServices: map[string]*drain{},
 		buckets:         newBucketState(),
+		agents:          agentsState{said: map[string]agentSaid{}, since: now, again: now.Add(heardAfter)},
 		agreement:       agreementState{proposals: map[string]*agreement.Proposal{}, dirty: true},
 		routes:          routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
 	}
@@ -212,6 +219,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.checkJudgeAgain()
+	s.checkAgents()
 	s.checkBucketsDue()
 	s.checkAgreementDue()
 	if s.flushDue() {
@@ -290,6 +298,7 @@ func (s *State) again() time.Time {
 	}
 	next.add(s.health.againFirst)
 	next.add(s.buckets.closes)
+	next.add(s.agents.again)
 	s.agreement.again = s.agreeAgain()
 	next.add(s.agreement.again)
 	return next.at

@@ -17,21 +17,12 @@ import (
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
-type (
-	// BucketMapsKept brings what was kept on disk; before everything else.
-	BucketMapsKept struct {
-		Maps map[string]*buckets.Map
-		// As Desired.Withdrawn was.
-		Withdrawn bool
-	}
-	// AgentCounts is the complete state that a backend's agent reports: how many
-	// connections it has, by service and bucket. A service that is missing was not
-	// counted.
-	AgentCounts struct {
-		Backend string
-		Counts  map[string]map[uint32]uint32
-	}
-)
+// BucketMapsKept brings what was kept on disk; before everything else.
+type BucketMapsKept struct {
+	Maps map[string]*buckets.Map
+	// As Desired.Withdrawn was.
+	Withdrawn bool
+}
 
 // bucketState is all that is known of the services' maps, by service.
 type bucketState struct {
@@ -51,6 +42,8 @@ type bucketState struct {
 	counts map[string]map[string]buckets.Count
 	// Services whose maps may go a step on.
 	due map[string]bool
+	// By service, backends that wait until other agents accept theirs.
+	unknown map[string][]UnknownBackend
 	// When the first move closes by its age; zero: none is open.
 	closes time.Time
 }
@@ -58,14 +51,14 @@ type bucketState struct {
 func newBucketState() bucketState {
 	return bucketState{
 		maps: map[string]*buckets.Map{}, next: map[string]*buckets.Map{}, acknowledged: map[string]uint64{},
-		uncertain: map[string]bool{}, lacking: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: map[string]bool{},
+		uncertain: map[string]bool{}, lacking: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: map[string]bool{}, unknown: map[string][]UnknownBackend{},
 	}
 }
 
 func (b bucketState) snapshot() bucketState {
 	b.maps, b.next, b.acknowledged = maps.Clone(b.maps), maps.Clone(b.next), maps.Clone(b.acknowledged)
 	b.counts, b.due, b.uncertain = maps.Clone(b.counts), maps.Clone(b.due), maps.Clone(b.uncertain)
-	b.lacking = maps.Clone(b.lacking)
+	b.lacking, b.unknown = maps.Clone(b.lacking), maps.Clone(b.unknown)
 	for service, counts := range b.counts {
 		b.counts[service] = maps.Clone(counts)
 	}
@@ -77,8 +70,7 @@ func (e BucketMapsKept) apply(s *State) {
 	s.agreement.saidWithdrawn = e.Withdrawn
 }
 
-func (e AgentCounts) apply(s *State) {
-	s.routesUnaffected = true
+func (s *State) noteCounts(e AgentSaid) {
 	for service, byBucket := range e.Counts {
 		if m := s.buckets.maps[service]; m == nil || len(m.Steps) == 0 {
 			continue
@@ -86,7 +78,7 @@ func (e AgentCounts) apply(s *State) {
 		if s.buckets.counts[service] == nil {
 			s.buckets.counts[service] = map[string]buckets.Count{}
 		}
-		s.buckets.counts[service][e.Backend] = buckets.Count{ByBucket: byBucket, At: s.now}
+		s.buckets.counts[service][e.Backend] = buckets.Count{ByBucket: byBucket, At: e.Counted}
 		s.markBucketsDue(service)
 	}
 }
@@ -211,16 +203,6 @@ func (s *State) bucketsClose() time.Time {
 	return first.at
 }
 
-// MovesOpen says whether a bucket is on its way: then agents' counts are waited for.
-func (s *State) MovesOpen() bool {
-	for _, m := range s.buckets.maps {
-		if len(m.Steps) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 func (s *State) isStateless(name string) bool {
 	service := s.current.byName[name]
 	return service != nil && service.Mode == config.ModeStateless
@@ -279,7 +261,7 @@ func (s *State) viewBuckets(service string) *BucketsView {
 	}
 	return &BucketsView{
 		Summary: m.Summarize(s.buckets.counts[service]), Count: len(m.Buckets), Generation: m.Agreed(), Agreement: s.viewAgreement(service),
-		Acknowledged: s.buckets.acknowledged[service], Waiting: m.Waiting, MoveAgeMax: s.current.config.MoveAgeMax,
+		Acknowledged: s.buckets.acknowledged[service], Waiting: m.Waiting, Unknown: s.buckets.unknown[service], MoveAgeMax: s.current.config.MoveAgeMax,
 	}
 }
 

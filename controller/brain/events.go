@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -234,6 +235,9 @@ func newInputs(c *config.Config) *inputs {
 
 		reached:        map[string]bool{},
 		groupsOf:       map[string][]string{},
+		statelessPools: map[string]bool{},
+		needAgents:     map[string]bool{},
+		backendsAt:     map[buckets.AgentAddress][]string{},
 		groups:         map[string][]config.Member{},
 		servicesOf:     map[string]int{},
 		rules:          map[string]groupRule{},
@@ -257,6 +261,7 @@ func newInputs(c *config.Config) *inputs {
 		}
 	}
 	in.indexPools()
+	in.indexAgents()
 	for _, a := range in.announceables {
 		for _, service := range a.Services {
 			in.offers[offer{a.Prefix, service}] = true
@@ -295,6 +300,27 @@ func (in *inputs) indexPools() {
 	for pool := range in.reached {
 		for _, b := range in.pools[pool].Backends {
 			in.poolsOfBackend[b.Name] = append(in.poolsOfBackend[b.Name], pool)
+		}
+	}
+}
+
+// indexAgents notes what is for stateless services alone, and which backends need an agent.
+func (in *inputs) indexAgents() {
+	for i := range in.config.Backends {
+		at := buckets.AgentAddressOf(in.config.Backends[i].Address)
+		in.backendsAt[at] = append(in.backendsAt[at], in.config.Backends[i].Name)
+	}
+	for i := range in.services {
+		service := &in.services[i]
+		isStateless := service.Mode == config.ModeStateless
+		for _, m := range service.Members {
+			if in.config.Agents != nil && (isStateless || service.SecondChance) {
+				in.needAgents[m.Backend.Name] = true
+			}
+			for _, pool := range m.Pools {
+				others, isThere := in.statelessPools[pool]
+				in.statelessPools[pool] = isStateless && (others || !isThere)
+			}
 		}
 	}
 }

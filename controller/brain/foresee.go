@@ -4,6 +4,7 @@ package brain
 // state, by the rules that decide everything else.
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -23,6 +24,8 @@ type Foresight struct {
 	Routes []RouteChange
 	// Backends that no probe has judged yet: they count as active in Plan.
 	AssumedActive []string
+	// Why backends would get no buckets of living ones, a sentence each.
+	Unknown []string
 }
 
 // RouteChange is a route that would be announced or withdrawn.
@@ -59,6 +62,7 @@ func (s *State) Snapshot() Snapshot {
 	}
 	copied.buckets = s.buckets.snapshot()
 	copied.agreement.proposals = maps.Clone(s.agreement.proposals)
+	copied.agents.said = maps.Clone(s.agents.said)
 	copied.tables = maps.Clone(s.tables)
 	copied.forwarder.pending = maps.Clone(s.forwarder.pending)
 	copied.forwarder.unresolved = maps.Clone(s.forwarder.unresolved)
@@ -129,6 +133,11 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 	state.assumeAccepted()
 	state.decideRoutes()
 	foreseen.Routes = routeChanges(before, state.routes.byPrefix)
+	for _, service := range state.stateless() {
+		for _, unknown := range state.buckets.unknown[service] {
+			foreseen.Unknown = append(foreseen.Unknown, fmt.Sprintf("service %s: %s", service, unknown))
+		}
+	}
 	return foreseen
 }
 

@@ -224,16 +224,19 @@ func (s *State) judgePool(pool *config.Pool, changes *changes) {
 			summary.up++
 		}
 		key := compile.PoolBackend{Pool: pool.Name, Backend: b.Name}
-		s.setBackend(key, s.stateIn(b, c), changes)
+		s.setBackend(key, s.stateIn(pool, b, c), changes)
 		s.stepSlowStart(pool, s.health.backends[key], &again)
 	}
 	s.health.pools[pool.Name] = summary
 	s.setJudgeAgain(pool.Name, again)
 }
 
-// stateIn a pool: what weight and commands say of a backend that is up.
-func (s *State) stateIn(b config.PoolBackend, c condition) poolBackend {
+// stateIn a pool: what weight and commands say of a backend that is up. One that is not,
+// and whose agent speaks, is not dead: its connections of stateless services stay.
+func (s *State) stateIn(pool *config.Pool, b config.PoolBackend, c condition) poolBackend {
 	switch {
+	case !c.up && c.judged && s.current.statelessPools[pool.Name] && s.drains(b.Name):
+		return poolBackend{state: stateDraining, reason: "its agent speaks, and " + c.reason, held: c.held}
 	case !c.up:
 		return poolBackend{state: stateDown, reason: c.reason, held: c.held}
 	case s.health.drained[b.Name]:

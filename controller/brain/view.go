@@ -27,6 +27,8 @@ type View struct {
 	Neighbors map[netip.Addr]string
 	// Empty: ready. Else what is missing, a sentence each.
 	NotReady []string
+	// Backends of stateless services and of those with a second chance.
+	SilentAgents []string
 }
 
 // MachineView is this machine's own state.
@@ -79,9 +81,19 @@ type BucketsView struct {
 	Count                    int
 	Generation, Acknowledged uint64
 	Waiting                  int
-	MoveAgeMax               time.Duration
+	// No bucket of a living backend moves to these.
+	Unknown    []UnknownBackend
+	MoveAgeMax time.Duration
 	// nil: one load balancer alone assigns them.
 	Agreement *AgreementView
+}
+
+// UnknownBackend is one whose agent and another's do not both accept one another.
+type UnknownBackend struct{ Backend, By string }
+
+// String says what that does, and what to do.
+func (u UnknownBackend) String() string {
+	return fmt.Sprintf("%s gets no buckets of living backends until its agent and that of %s accept one another: give both the `agents` that `guideway config backend` prints", u.Backend, u.By)
 }
 
 // BackendView is one backend as the services of one group use it.
@@ -136,6 +148,7 @@ func (s *State) View(withBackends bool) View {
 		}
 	}
 	v.Routes = s.viewRoutes()
+	v.SilentAgents = s.silentAgents()
 	if !withBackends {
 		return v
 	}
@@ -235,6 +248,9 @@ func (s *State) viewBackend(group, service string, m config.Member) BackendView 
 	}
 	if warnings := s.warnings(m); len(warnings) > 0 {
 		v.Reason += "; " + strings.Join(warnings, "; ")
+	}
+	if s.current.needAgents[m.Backend.Name] && s.isSilent(m.Backend.Name) {
+		v.Reason += "; its agent is silent"
 	}
 	state, reason := s.memberUse(group, m, v.State)
 	if reason != "" {

@@ -13,6 +13,9 @@ type Member struct {
 	Backend string
 	// Its relative share; at least 1.
 	Weight uint32
+	// Its agent and the others do not all know one another: it gets no buckets of living
+	// backends, and those of dead ones only where there is no other member.
+	Unknown bool
 }
 
 const free = -1
@@ -41,6 +44,8 @@ type assignment struct {
 	// Buckets whose backend is no member any more, or has too many, and which
 	// cannot go.
 	waiting int
+	// Some member may get any.
+	anyKnown bool
 }
 
 // assign gives every bucket to a member, each its share to within one bucket.
@@ -49,7 +54,14 @@ type assignment struct {
 // It changes the places' owners.
 func assign(places []place, members []Member) (waiting int) {
 	a := &assignment{members: members, places: places, has: make([]int, len(members)), missing: make([]int, len(members))}
+	a.anyKnown = slices.ContainsFunc(members, func(m Member) bool { return !m.Unknown })
 	for i := range places {
+		if p := &places[i]; !a.anyKnown && !p.urgent && !p.fixed {
+			p.fixed = true
+			if p.owner == free {
+				a.waiting++
+			}
+		}
 		if owner := places[i].owner; owner != free {
 			a.has[owner]++
 		}
@@ -65,23 +77,19 @@ func assign(places []place, members []Member) (waiting int) {
 
 // targets are the members' shares: each the floor of its ideal share or one
 // more. Who gets one more is who has it already, so that nothing moves for
-// that; then who misses the larger part; then the first by name.
+// that; then who misses the larger part; then the first by name. Members that are not
+// to get any have at most what they have, and the others share the rest.
 func (a *assignment) targets() []int {
-	total, count := uint64(0), uint64(len(a.places))
-	for _, member := range a.members {
-		total += uint64(member.Weight)
+	targets, sharing, left := a.limited()
+	total, count := uint64(0), uint64(left)
+	for _, i := range sharing {
+		total += uint64(a.members[i].Weight)
 	}
-	targets := make([]int, len(a.members))
 	remainders := make([]uint64, len(a.members))
-	left := len(a.places)
-	for i, member := range a.members {
-		share := count * uint64(member.Weight)
+	for _, i := range sharing {
+		share := count * uint64(a.members[i].Weight)
 		targets[i], remainders[i] = int(share/total), share%total
 		left -= targets[i]
-	}
-	order := make([]int, len(a.members))
-	for i := range order {
-		order[i] = i
 	}
 	hasMore := func(i int) int {
 		if remainders[i] > 0 && a.has[i] > targets[i] {
@@ -89,13 +97,40 @@ func (a *assignment) targets() []int {
 		}
 		return 1
 	}
-	slices.SortStableFunc(order, func(i, j int) int {
+	slices.SortStableFunc(sharing, func(i, j int) int {
 		return cmp.Or(cmp.Compare(hasMore(i), hasMore(j)), cmp.Compare(remainders[j], remainders[i]))
 	})
-	for _, i := range order[:left] {
+	for _, i := range sharing[:left] {
 		targets[i]++
 	}
 	return targets
+}
+
+// limited are the targets of members that have less than their share and are not to get
+// any; and the others, who share the buckets that are left.
+func (a *assignment) limited() (targets, sharing []int, left int) {
+	targets, left = make([]int, len(a.members)), len(a.places)
+	for i := range a.members {
+		sharing = append(sharing, i)
+	}
+	isLimited := func(i int, total uint64) bool {
+		return a.anyKnown && a.members[i].Unknown && uint64(left)*uint64(a.members[i].Weight) > uint64(a.has[i])*total
+	}
+	for {
+		total := uint64(0)
+		for _, i := range sharing {
+			total += uint64(a.members[i].Weight)
+		}
+		at := slices.IndexFunc(sharing, func(i int) bool { return isLimited(i, total) })
+		if at < 0 {
+			return targets, sharing, left
+		}
+		i := sharing[at]
+		targets[i] = a.has[i]
+		a.waiting += int(uint64(left)*uint64(a.members[i].Weight)/total) - a.has[i]
+		left -= a.has[i]
+		sharing = slices.Delete(sharing, at, at+1)
+	}
 }
 
 // returnToEarlier gives buckets that have to go to a backend that had them and

@@ -136,7 +136,7 @@ func (m *Map) Plan() *planv1.BucketMap {
 		return plan
 	}
 	index := map[string]uint32{}
-	for at, name := range m.backends() {
+	for at, name := range m.Backends() {
 		index[name] = uint32(at)
 		plan.Backends = append(plan.Backends, name)
 	}
@@ -154,8 +154,11 @@ func (m *Map) Plan() *planv1.BucketMap {
 	return plan
 }
 
-// backends that the buckets name, in order.
-func (m *Map) backends() []string {
+// Backends that the buckets name, in order. m may be nil.
+func (m *Map) Backends() []string {
+	if m == nil {
+		return nil
+	}
 	var names []string
 	seen := map[string]bool{"": true}
 	add := func(name string) {
@@ -177,7 +180,7 @@ func (m *Map) backends() []string {
 
 // NamesOthers says whether packets would be sent to backends that are none of these.
 func (m *Map) NamesOthers(known map[string]Backend) bool {
-	return !m.Unserved && slices.ContainsFunc(m.backends(), func(name string) bool {
+	return !m.Unserved && slices.ContainsFunc(m.Backends(), func(name string) bool {
 		_, isKnown := known[name]
 		return !isKnown
 	})

@@ -16,7 +16,7 @@ var began = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func members(names ...string) []Member {
 	var all []Member
 	for _, name := range names {
-		all = append(all, Member{name, 1})
+		all = append(all, Member{Backend: name, Weight: 1})
 	}
 	return all
 }
@@ -62,7 +62,7 @@ func TestSharesAreIdealAndFewestBucketsMove(t *testing.T) {
 			var now []Member
 			for i := range 1 + random.IntN(int(count)/PerBackend) {
 				if random.IntN(3) > 0 {
-					now = append(now, Member{fmt.Sprintf("b%04d", i), 1 + uint32(random.IntN(4)*random.IntN(50))})
+					now = append(now, Member{Backend: fmt.Sprintf("b%04d", i), Weight: 1 + uint32(random.IntN(4)*random.IntN(50))})
 				}
 			}
 			s := serving(count, now)
@@ -151,6 +151,60 @@ func TestOnlyAFailedBackendsBucketsMoveAndAtOnce(t *testing.T) {
 	}
 	if after.Generation != before.Generation+1 {
 		t.Errorf("generation %d follows %d", after.Generation, before.Generation)
+	}
+}
+
+// c is new, and not all agents know it.
+func TestABackendThatOtherAgentsDoNotKnowGetsOnlyDeadBackendsBuckets(t *testing.T) {
+	var none *Map
+	before := none.Next(serving(256, members("a", "b")))
+	s := serving(256, members("a", "b", "c"))
+	s.Members[2].Unknown = true
+	waits := before.acknowledged(s)
+	if owned := waits.Owned(); waits.Generation != before.Generation || owned["c"] != 0 || waits.Waiting != 85 {
+		t.Fatalf("generation %d, %v, %d wait", waits.Generation, owned, waits.Waiting)
+	}
+
+	known := serving(256, members("a", "b", "c"))
+	prepared := waits.acknowledged(known)
+	bucket := slices.IndexFunc(prepared.Buckets, func(b Bucket) bool { return b.Next == "c" })
+	if bucket < 0 {
+		t.Fatal("nothing moves to c though all know it")
+	}
+	// One forgets it again: what was prepared is taken back.
+	if b := prepared.acknowledged(s).Buckets[bucket]; b.Next != "" {
+		t.Errorf("%+v", b)
+	}
+
+	died := serving(256, members("b", "c"))
+	died.Members[1].Unknown = true
+	if owned := before.Next(died).Owned(); owned["b"] != 256 {
+		t.Errorf("a died: %v", owned)
+	}
+	died.Members[0].Unknown = true
+	after := before.Next(died)
+	if owned := after.Owned(); owned["b"] < 128 || owned["c"] == 0 || owned["b"]+owned["c"] != 256 {
+		t.Errorf("a died, and nobody knows another: %v", owned)
+	}
+	for bucket := range before.Buckets {
+		if was := before.Buckets[bucket].Owner; was == "b" && after.Buckets[bucket].Owner != "b" {
+			t.Fatalf("bucket %d of a living backend moved", bucket)
+		}
+	}
+}
+
+// Of three with one share each, c has less than its own and may not get more: it keeps
+// that, and the others share the rest.
+func TestABackendThatIsNotKnownKeepsWhatItHas(t *testing.T) {
+	var none *Map
+	before := none.Next(serving(256, append(members("a", "b"), Member{Backend: "c", Weight: 1})))
+	s := serving(256, members("a", "b", "c"))
+	s.Members[0].Weight, s.Members[1].Weight, s.Members[2].Weight = 1, 1, 2
+	s.Members[2].Unknown = true
+	had := before.Owned()["c"]
+	after := before.acknowledged(s)
+	if owned := after.Owned(); owned["c"] != had || after.Waiting != 128-had {
+		t.Errorf("c had %d: %v, %d wait", had, owned, after.Waiting)
 	}
 }
 

@@ -57,7 +57,7 @@ func TestFiguresAreWhatMapsDo(t *testing.T) {
 func countFigures(backends int, count uint32) figures {
 	var all []Member
 	for i := range backends {
-		all = append(all, Member{fmt.Sprintf("backend-%05d", i), 1})
+		all = append(all, Member{Backend: fmt.Sprintf("backend-%05d", i), Weight: 1})
 	}
 	var none *Map
 	before := none.Next(serving(count, all))

@@ -125,7 +125,7 @@ func (n *next) noteAcknowledged() {
 
 // step of one bucket's moves: those that are due.
 func (n *next) step(bucket uint32, b *Bucket) {
-	if b.Next != "" && !n.isMember(b.Next) && (!n.Alone || n.state(b.Next) == Gone) {
+	if b.Next != "" && !n.isMember(b.Next) && (!n.Alone || n.state(b.Next) == Gone) || n.isAlive(b.Owner) && n.isUnknown(b.Next) {
 		b.Next = ""
 	}
 	b.Earlier = n.nameable(bucket, b.Earlier)
@@ -216,6 +216,12 @@ func (n *next) isMember(backend string) bool {
 	return isMember
 }
 
+// isUnknown to other agents: see Member.
+func (n *next) isUnknown(backend string) bool {
+	at, isMember := n.index[backend]
+	return isMember && n.Members[at].Unknown
+}
+
 // isAlive: it may be in charge.
 func (n *next) isAlive(backend string) bool { return n.Backends[backend].State >= Unprobed }
 
@@ -273,7 +279,7 @@ func (n *next) stepsOf(m *Map) map[uint64]Step {
 
 func (n *next) addressesOf(m *Map) map[string]netip.Addr {
 	addresses := map[string]netip.Addr{}
-	for _, name := range m.backends() {
+	for _, name := range m.Backends() {
 		address, isKnown := n.former.Addresses[name]
 		if now, isThere := n.Backends[name]; isThere {
 			address, isKnown = now.Address, true

@@ -56,7 +56,7 @@ func (w *model) situation() Situation {
 	}
 	for i := range 6 {
 		if name := fmt.Sprint("b", i); w.backends[name].State == Alive && w.random.IntN(3) > 0 {
-			s.Members = append(s.Members, Member{name, 1 + uint32(w.random.IntN(3))})
+			s.Members = append(s.Members, Member{Backend: name, Weight: 1 + uint32(w.random.IntN(3))})
 		}
 	}
 	return s

@@ -19,7 +19,7 @@ import (
 func (m *Map) Marshal(service string) ([]byte, error) {
 	stored := &fleetv1.BucketMap{Service: service, Generation: m.Generation, Unserved: m.Unserved, MadeOf: m.MadeOf}
 	index := map[string]uint32{}
-	for at, name := range m.backends() {
+	for at, name := range m.Backends() {
 		index[name] = uint32(at)
 		backend := &fleetv1.BucketBackend{Name: name}
 		if address, isKnown := m.Addresses[name]; isKnown && address.IsValid() {

@@ -48,7 +48,7 @@ type move struct {
 // and from a to c: there their connections may live.
 func (m *Map) Summarize(counts map[string]Count) Summary {
 	uses, moves := map[string]*Use{}, map[move]*Move{}
-	for _, name := range m.backends() {
+	for _, name := range m.Backends() {
 		uses[name] = &Use{Backend: name}
 	}
 	var summary Summary

@@ -32,6 +32,7 @@ func (b *builder) build() {
 	b.healthChecks()
 	b.pools()
 	b.services()
+	b.warnAgentsNotProbed()
 	b.tunnelViews()
 	b.bgp()
 	b.speaker()

@@ -33,3 +33,16 @@ func (b *builder) checkAgents() {
 		}
 	}
 }
+
+// warnAgentsNotProbed of services whose connections agents keep alive.
+func (b *builder) warnAgentsNotProbed() {
+	if b.schema.GetAgents() == nil {
+		return
+	}
+	for i := range b.config.Services {
+		service := &b.config.Services[i]
+		if (service.Mode == ModeStateless || service.SecondChance) && len(b.tunnelChecked(service)) == 0 {
+			b.warnf(fmt.Sprintf("services[%d].pools", i), "have no health check with `via: tunnel`: a backend without an agent passes the others, and drops all that it is sent; add one")
+		}
+	}
+}

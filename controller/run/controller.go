@@ -298,7 +298,7 @@ func (c *Controller) decide(event brain.Event) {
 		c.web.listen(want.Config.Metrics.Listen)
 		c.remote.Set(want.Config.API)
 	}
-	c.agents.SetBusy(c.brain.MovesOpen())
+	c.agents.SetCountInterval(c.brain.CountInterval())
 	c.prober.SetProbing(want.Probing)
 	c.keepBucketMaps(want)
 	c.keepWithdrawn(want)
@@ -368,7 +368,9 @@ func (c *Controller) peerResult(result prober.PeerResult) {
 
 // agentState comes from the goroutines that receive.
 func (c *Controller) agentState(state agents.State) {
-	c.enqueue(brain.AgentCounts{Backend: state.Agent, Counts: state.Counts})
+	c.enqueue(brain.AgentSaid{
+		Backend: state.Agent, Counted: state.Counted, Counts: state.Counts, Serves: state.Serves, Accepts: state.Accepts, Own: state.Own,
+	})
 }
 
 // forwarderEvent logs what the brain's transitions do not say.

@@ -69,6 +69,7 @@ func (c *Controller) PlanConfig(ctx context.Context, files []config.Source) (*co
 	for _, warning := range parsed.Warnings {
 		response.Warnings = append(response.Warnings, warning.String())
 	}
+	response.Warnings = append(response.Warnings, foreseen.Unknown...)
 	return response, nil
 }
 

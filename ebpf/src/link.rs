@@ -22,6 +22,7 @@ const BPF_OBJ_GET: libc::c_long = 7;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_UPDATE: libc::c_long = 29;
+const BPF_LINK_DETACH: libc::c_long = 34;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
@@ -116,6 +117,14 @@ impl Link {
         let mut update = Update { link, program, flags: 0, old_program: 0 };
         // SAFETY: as in `create`.
         unsafe { bpf(BPF_LINK_UPDATE, &mut update) }.map(drop)
+    }
+
+    /// Takes the program off at once; when the last descriptor and name are gone the kernel
+    /// does it a little later.
+    pub fn detach(&self) -> io::Result<()> {
+        let mut link = self.0.as_raw_fd() as u32;
+        // SAFETY: as in `create`.
+        unsafe { bpf(BPF_LINK_DETACH, &mut link) }.map(drop)
     }
 
     /// Gives the link a name, in a directory of a BPF file system.

@@ -37,6 +37,9 @@ pub const ADDRESSES_MAX: usize = 4096;
 /// Where controllers receive agents' messages, unless a port is given.
 const CONTROLLER_PORT: u16 = 9475;
 
+/// Where programs outlive their agent, unless the config says otherwise.
+const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
+
 /// What the agent does, and for whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -62,8 +65,11 @@ pub struct Config {
     pub multipath: Vec<SocketAddr>,
     /// Lower the MSS that VIPs announce, so that what clients send fits into tunnels.
     pub clamps_mss: bool,
-    /// A directory of the BPF file system, where the program outlives the agent.
+    /// A directory of the BPF file system, where the program outlives the agent; None: it
+    /// goes with the agent.
     pub pin: Option<PathBuf>,
+    /// `pin: off`.
+    pub unpinned: bool,
     /// Where metrics are served.
     pub metrics_listen: Option<SocketAddr>,
     /// Between log lines with the counters; zero: none.
@@ -97,10 +103,14 @@ impl Config {
         let text = std::fs::read_to_string(file).map_err(|error| {
             ConfigError(vec![format!("cannot read {name}: {error}; --config names the file")])
         })?;
-        Config::parse(&name, &text)
+        let mut config = Config::parse(&name, &text)?;
+        if config.pin.is_none() && !config.unpinned && may_pin_by_default() {
+            config.pin = Some(Path::new(BPF_FILE_SYSTEM).join("guideway-agent"));
+        }
+        Ok(config)
     }
 
-    /// Reads a text; `file` is for messages.
+    /// Reads a text; `file` is for messages. What depends on the machine is not looked at.
     pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
         let documents = MarkedYaml::load_from_str(text).map_err(|error| {
             let at = error.marker();
@@ -126,6 +136,11 @@ impl Config {
     pub fn own_address(&self, other: IpAddr) -> Option<IpAddr> {
         let own = self.agents.get(&self.name)?;
         own.iter().copied().find(|address| address.is_ipv4() == other.is_ipv4())
+    }
+
+    /// This agent's own addresses.
+    pub fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.agents.get(&self.name).into_iter().flatten().copied()
     }
 
     /// The addresses of all agents but this one.
@@ -167,7 +182,8 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
             .unwrap_or_default(),
         multipath: Vec::new(),
         clamps_mss: mss_clamp.is_some_and(|node| read_mss_clamp(reader, &node)),
-        pin: pin.and_then(|node| read_pin(reader, &node)),
+        pin: None,
+        unpinned: false,
         metrics_listen: metrics_listen.and_then(|node| {
             reader.parsed(&node, "an address with a port", "127.0.0.1:9473 or \"[::1]:9473\"")
         }),
@@ -175,6 +191,9 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
             .and_then(|node| read_duration(reader, &node))
             .unwrap_or_default(),
     };
+    if let Some(node) = pin {
+        read_pin(reader, &node, &mut config);
+    }
     if let Some(node) = agents_node {
         check_agents(reader, &node, name.as_ref(), &config);
     }
@@ -211,14 +230,31 @@ fn read_mss_clamp(reader: &mut Reader, node: &Node) -> bool {
     false
 }
 
-fn read_pin(reader: &mut Reader, node: &Node) -> Option<PathBuf> {
-    let directory = PathBuf::from(reader.text(node)?);
+fn read_pin(reader: &mut Reader, node: &Node, config: &mut Config) {
+    let Some(text) = reader.text(node) else { return };
+    if text == "off" {
+        config.unpinned = true;
+        return;
+    }
+    let directory = PathBuf::from(text);
     if directory.is_relative() {
-        let problem =
-            format!("{} is relative: write /sys/fs/bpf/guideway-agent", directory.display());
+        let problem = format!(
+            "{} is relative: write /sys/fs/bpf/guideway-agent, or off",
+            directory.display()
+        );
         reader.refuse(node, &problem);
     }
-    Some(directory)
+    config.pin = Some(directory);
+}
+
+/// There is a BPF file system, and this is the machine's own network namespace: agents of
+/// others would take the same directory for theirs.
+fn may_pin_by_default() -> bool {
+    const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+    /// Which no other namespace has.
+    const SETTING_OF_MACHINE: &str = "/proc/sys/net/core/netdev_max_backlog";
+    rustix::fs::statfs(BPF_FILE_SYSTEM).is_ok_and(|found| found.f_type == BPF_FS_MAGIC)
+        && Path::new(SETTING_OF_MACHINE).exists()
 }
 
 /// The keys in a file; a relative path is one beside the config.

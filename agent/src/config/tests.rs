@@ -36,6 +36,8 @@ fn every_field_is_read() {
     assert_eq!(config.metrics_listen.unwrap().to_string(), "[::1]:9473");
     assert_eq!(config.stats_interval, Duration::from_secs(300));
     assert_eq!(config.pin.as_deref(), Some(Path::new("/sys/fs/bpf/guideway-agent")));
+    let unpinned = Config::parse("agent.yaml", &WHOLE.replace("/sys/fs/bpf/guideway-agent", "off"));
+    assert!(unpinned.is_ok_and(|config| config.unpinned && config.pin.is_none()));
 }
 
 #[test]
@@ -76,7 +78,7 @@ pin: here
             "agent.yaml:5: agents: needs `name`: which of them this one is",
             "agent.yaml:6: metrics_listen: is no text: write one, in quotes if it looks like a number",
             "agent.yaml:7: stats_interval: \"5 minutes\" is no duration: write 30s or 5m",
-            "agent.yaml:8: pin: here is relative: write /sys/fs/bpf/guideway-agent",
+            "agent.yaml:8: pin: here is relative: write /sys/fs/bpf/guideway-agent, or off",
         ]
     );
 }

@@ -25,6 +25,9 @@ use crate::arguments::Format;
 use crate::config::Config;
 use machine::Machine;
 
+/// What is lost without a pin, and how to have one.
+pub const UNPINNED: &str = "not pinned: when the agent is restarted or ends, packets in tunnels are dropped, and connections that live here break; mount -t bpf bpf /sys/fs/bpf (in a namespace: write `pin` with a directory of its own there)";
+
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -103,6 +106,12 @@ fn examine(file: &Path) -> Vec<Finding> {
         }
     };
     findings.ok("config", format!("{} is good", file.display()));
+    match &config.pin {
+        Some(pin) => {
+            findings.ok("pin", format!("the program outlives the agent in {}", pin.display()))
+        }
+        None => findings.warn("pin", UNPINNED),
+    }
     match Machine::read(&config) {
         Ok(machine) => {
             agents::check(&config, &machine, &mut findings);

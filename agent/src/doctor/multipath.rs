@@ -18,10 +18,6 @@ pub fn check(config: &Config, machine: &Machine, findings: &mut Findings) {
             findings.warn("mptcp", text);
         }
     }
-    if config.pin.is_none() {
-        let text = "without `pin` the clocks of connections go with the agent, and after its restart clients may take what is sent for old: write pin: /sys/fs/bpf/guideway-agent";
-        findings.warn("mptcp", text.to_string());
-    }
     let missing = redirects::without_key(config);
     if !missing.is_empty() {
         let missing = missing.join(", ");

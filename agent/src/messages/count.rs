@@ -1,15 +1,19 @@
 //! How many sockets live in each bucket: by the services that a controller names, and
 //! by the forwarder's own code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
 
 use datapath::{BucketHash, multipath};
 use plan::{Found, Plan, Planner, Tracking, proto as plan_proto};
 use prost::Message;
+use sha2::{Digest, Sha256};
 use wire::{FlowKey, Target};
 
 use super::Served;
 use super::proto;
+use crate::addresses::mapped;
 use crate::config::Keys;
 use crate::datagram;
 
@@ -33,6 +37,7 @@ pub struct Counting {
     hash: BucketHash,
     body_bytes_max: usize,
     served: Vec<Served>,
+    vips: BTreeSet<IpAddr>,
 }
 
 impl Counting {
@@ -40,7 +45,7 @@ impl Counting {
     pub fn new(keys: &Keys, digest: u64, services: &[u8]) -> Result<Counting, String> {
         let services = proto::Services::decode(services)
             .map_err(|error| format!("its services cannot be read: {error}"))?;
-        let served = served(&services);
+        let (served, vips) = (served(&services), addresses(&services).collect());
         let plan = Planner::default().plan(plan_of(services));
         Ok(Counting {
             digest,
@@ -48,6 +53,7 @@ impl Counting {
             hash: BucketHash::from_key(keys.bucket),
             body_bytes_max: datagram::body_bytes_max(keys),
             served,
+            vips,
         })
     }
 
@@ -56,17 +62,18 @@ impl Counting {
         &self.served
     }
 
+    /// The VIPs that are addresses.
+    pub fn vips(&self) -> &BTreeSet<IpAddr> {
+        &self.vips
+    }
+
     /// How many of the flows are in each bucket, and how many they are. One whose
-    /// timestamps have `bits` has packets in their bucket, too.
-    pub fn count(
-        &self,
-        flows: &[FlowKey],
-        bits: impl Fn(&FlowKey) -> Option<u16>,
-    ) -> (Counts, u64) {
+    /// timestamps have bits has packets in their bucket, too.
+    pub fn count(&self, flows: &[(FlowKey, Option<u16>)]) -> (Counts, u64) {
         let (mut counts, mut connections) = (Counts::new(), 0);
-        for flow in flows {
+        for (flow, bits) in flows {
             let Some((service, bucket, buckets)) = self.bucket(flow) else { continue };
-            let by_bits = bits(flow).map(|bits| multipath::bucket(bits.into(), buckets));
+            let by_bits = bits.map(|bits| multipath::bucket(bits.into(), buckets));
             let other = by_bits.filter(|other| *other != bucket);
             for bucket in [Some(bucket), other].into_iter().flatten() {
                 let sockets = counts.entry(service).or_default().entry(bucket).or_default();
@@ -98,8 +105,12 @@ impl Counting {
     }
 
     /// The bodies of a state with these counts.
-    pub fn bodies(&self, counts: &Counts) -> Vec<Vec<u8>> {
-        let mut parts = Parts { digest: self.digest, room: self.body_bytes_max, parts: Vec::new() };
+    pub fn bodies(&self, said: &Said, counts: &Counts) -> Vec<Vec<u8>> {
+        let mut parts = Parts {
+            digest: self.digest,
+            room: self.body_bytes_max,
+            parts: said.parts(self.digest),
+        };
         for (service, buckets) in counts {
             // What comes behind may still have to say that it was left out.
             if parts.parts.len() < datagram::PARTS_MAX / 2 {
@@ -112,9 +123,14 @@ impl Counting {
             }
         }
         if parts.parts.len() > datagram::PARTS_MAX {
-            return uncounted(0);
+            return said.bodies(0);
         }
-        if parts.parts.is_empty() { uncounted(self.digest) } else { parts.bodies() }
+        parts.bodies()
+    }
+
+    /// The bodies of a state without counts.
+    pub fn uncounted(&self, said: &Said) -> Vec<Vec<u8>> {
+        said.bodies(self.digest)
     }
 }
 
@@ -138,9 +154,67 @@ fn served(services: &proto::Services) -> Vec<Served> {
     served
 }
 
-/// The one body of a state without counts.
-pub fn uncounted(services: u64) -> Vec<Vec<u8>> {
-    vec![proto::StatePart { services, counts: Vec::new() }.encode_to_vec()]
+/// The VIPs that are addresses.
+fn addresses(services: &proto::Services) -> impl Iterator<Item = IpAddr> {
+    use plan_proto::vip::Target::Address;
+    services.services.iter().flat_map(|service| &service.vips).filter_map(|vip| match &vip.target {
+        Some(Address(address)) => address.parse().ok(),
+        _ => None,
+    })
+}
+
+/// Bytes of an agent's address, as those that accept its packets say it: the first of its
+/// digest.
+const ADDRESS_BYTES: usize = 4;
+
+/// Addresses in a part of a state.
+const ADDRESSES_MAX: usize = 200;
+
+/// What a state says of the agent itself, beside its connections.
+#[derive(Debug, Clone, Default)]
+pub struct Said {
+    /// Packets come out of tunnels here.
+    pub serves: bool,
+    /// How long ago the connections were listed; None: they are not counted.
+    pub counted: Option<Duration>,
+    /// This agent's addresses.
+    pub own: Vec<[u8; ADDRESS_BYTES]>,
+    /// Other agents, whose packets are taken.
+    pub accepts: Vec<[u8; ADDRESS_BYTES]>,
+}
+
+impl Said {
+    /// The parts of a state that say it: at least one.
+    fn parts(&self, services: u64) -> Vec<proto::StatePart> {
+        let counted_ms_ago = self.counted.map(|ago| ago.as_millis() as u32);
+        let standing =
+            Some(proto::Standing { serves: self.serves, counted_ms_ago, own: self.own.concat() });
+        let mut parts: Vec<proto::StatePart> = self
+            .accepts
+            .chunks(ADDRESSES_MAX)
+            .map(|chunk| proto::StatePart {
+                services,
+                accepts: chunk.concat(),
+                ..Default::default()
+            })
+            .collect();
+        if parts.is_empty() {
+            parts.push(proto::StatePart { services, ..Default::default() });
+        }
+        parts[0].standing = standing;
+        parts
+    }
+
+    /// The bodies of a state without counts, by the services of that digest; 0: the agent
+    /// has none.
+    pub fn bodies(&self, services: u64) -> Vec<Vec<u8>> {
+        self.parts(services).iter().map(Message::encode_to_vec).collect()
+    }
+}
+
+/// An agent's address, as those that accept its packets say it.
+pub fn brief(address: IpAddr) -> [u8; ADDRESS_BYTES] {
+    *Sha256::digest(mapped(address)).first_chunk().expect("a digest is longer")
 }
 
 /// Counts on their way into parts of a state.
@@ -173,7 +247,11 @@ impl Parts {
         {
             return last.counts.push(sockets);
         }
-        self.parts.push(proto::StatePart { services: self.digest, counts: vec![sockets] });
+        self.parts.push(proto::StatePart {
+            services: self.digest,
+            counts: vec![sockets],
+            ..Default::default()
+        });
     }
 
     fn bodies(&self) -> Vec<Vec<u8>> {

@@ -93,7 +93,7 @@ fn connections_are_counted_in_the_forwarders_buckets() {
         *buckets.entry(bucket_of(service as usize, &flow)).or_default() += 1;
     }
     assert_eq!(expected[&2].len(), 1, "of one client in one bucket");
-    assert_eq!(counting().count(&flows, |_| None), (expected, 5));
+    assert_eq!(counting().count(&flows.map(|flow| (flow, None))), (expected, 5));
 }
 
 /// Where packets with timestamps go, and those without.
@@ -108,7 +108,7 @@ fn a_connection_with_bits_is_in_the_buckets_of_both() {
     ] {
         let mut expected: Vec<(u32, u32)> = expected.iter().map(|bucket| (*bucket, 1)).collect();
         expected.sort();
-        let (counts, connections) = counting().count(&[flow], |_| Some(bits));
+        let (counts, connections) = counting().count(&[(flow, Some(bits))]);
         assert_eq!(counts[&1].clone().into_iter().collect::<Vec<_>>(), expected);
         assert_eq!(connections, 1);
     }
@@ -120,13 +120,19 @@ fn all_counts_are_in_the_parts_and_each_part_fits() {
     let web = (0..4096).map(|bucket| (bucket, 1 + bucket % 300)).collect();
     let rest = [(0, 1), (255, u32::MAX)].into();
     let counts = Counts::from([(1, web), (2, rest)]);
-    let bodies = counting.bodies(&counts);
+    let accepts: Vec<[u8; 4]> = (0..500u32).map(u32::to_be_bytes).collect();
+    let own = vec![[1; 4]];
+    let said = Said { serves: true, counted: Some(Duration::from_millis(700)), own, accepts };
+    let bodies = counting.bodies(&said, &counts);
     assert!(bodies.len() > 1);
-    let mut read = Counts::new();
-    for body in &bodies {
+    let (mut read, mut accepts) = (Counts::new(), Vec::new());
+    for (at, body) in bodies.iter().enumerate() {
         assert!(body.len() <= datagram::body_bytes_max(&keys()), "{}", body.len());
         let part = proto::StatePart::decode(body.as_slice()).unwrap();
         assert_eq!(part.services, 7);
+        let standing = proto::Standing { serves: true, counted_ms_ago: Some(700), own: vec![1; 4] };
+        assert_eq!(part.standing, (at == 0).then_some(standing));
+        accepts.extend_from_slice(part.accepts.as_chunks().0);
         for service in part.counts {
             let mut bucket = 0;
             for (step, sockets) in service.buckets.iter().zip(&service.sockets) {
@@ -135,7 +141,7 @@ fn all_counts_are_in_the_parts_and_each_part_fits() {
             }
         }
     }
-    assert_eq!(read, counts);
+    assert_eq!((read, accepts), (counts, said.accepts));
 }
 
 #[test]
@@ -143,7 +149,7 @@ fn a_service_without_room_is_said_to_be_uncounted() {
     let counting = counting();
     let full: BTreeMap<u32, u32> = (0..8192).map(|bucket| (bucket, u32::MAX)).collect();
     let counts: Counts = (0..40).map(|service| (service, full.clone())).collect();
-    let bodies = counting.bodies(&counts);
+    let bodies = counting.bodies(&Said::default(), &counts);
     assert!(bodies.len() <= datagram::PARTS_MAX);
     let mut uncounted = 0;
     for body in &bodies {
@@ -155,9 +161,18 @@ fn a_service_without_room_is_said_to_be_uncounted() {
 }
 
 #[test]
-fn without_connections_there_is_one_empty_part() {
-    let bodies = counting().bodies(&Counts::new());
-    assert_eq!(bodies, uncounted(7));
+fn without_connections_there_is_one_part() {
+    let said = Said { counted: Some(Duration::ZERO), ..Said::default() };
+    let bodies = counting().bodies(&said, &Counts::new());
+    assert_eq!(bodies, said.bodies(7));
+    assert_ne!(bodies, counting().uncounted(&Said::default()), "nothing was counted");
+}
+
+/// As the controllers' code has it (controller/buckets).
+#[test]
+fn an_agents_address_is_the_beginning_of_its_digest() {
+    assert_eq!(brief("10.1.0.12".parse().unwrap()), brief("::ffff:10.1.0.12".parse().unwrap()));
+    assert_eq!(brief("10.1.0.12".parse().unwrap()), [0x32, 0x07, 0x06, 0xd5]);
 }
 
 #[test]
@@ -183,7 +198,7 @@ fn flows_of_udp_are_in_the_buckets_of_their_service() {
     let counting = Counting::new(&keys(), 7, &services.encode_to_vec()).unwrap();
     let of_tcp = flow("198.51.100.1", 5000, "203.0.113.10", 80);
     let of_udp = FlowKey { protocol: Protocol::UDP, ..of_tcp };
-    let (counts, _) = counting.count(&[of_tcp, of_udp, of_udp], |_| None);
+    let (counts, _) = counting.count(&[of_tcp, of_udp, of_udp].map(|flow| (flow, None)));
     let sums: Vec<(u32, u32)> =
         counts.iter().map(|(service, buckets)| (*service, buckets.values().sum())).collect();
     assert_eq!(sums, [(1, 1), (3, 2)]);

@@ -8,10 +8,13 @@
 //! ```
 //!
 //! Each controller has a task, a socket and a session of its own: one that is away or
-//! has another config delays no other. Knows no wall clock: what is fresh is decided
+//! has another config delays no other. States come each second, so that silence is soon
+//! known; connections are listed once for all controllers, and counted as often as these
+//! want it and takes a hundredth of a processor. Knows no wall clock: what is fresh is decided
 //! by the controller's nonce.
 
 mod count;
+mod listing;
 mod session;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,14 +24,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tokio::net::UdpSocket;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, interval, sleep, sleep_until, timeout_at};
 
 use crate::config::{Config, Keys};
 use crate::datagram::{self, Refused};
 use crate::flows::Flows;
+use crate::outcome;
+use crate::program::Counters;
 use crate::redirects::Living;
-use crate::sockets;
 use crate::timestamps::Clocks;
+use count::Said;
+use listing::Listings;
 use session::{Session, Taken};
 
 /// The messages' bodies, generated from `proto/guideway/agent/v1/agent.proto`.
@@ -46,6 +52,10 @@ mod proto {
 
 /// Between two states at least, however urgent.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// How often it is looked whether packets come, and how long one that came counts.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+const SEEN_FOR: Duration = Duration::from_secs(10);
 
 /// After a failure of the machine's own, such as a missing address.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -92,15 +102,18 @@ impl Exchanges {
     }
 }
 
-fn locked(exchange: &Mutex<Exchange>) -> std::sync::MutexGuard<'_, Exchange> {
-    exchange.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the programs know of connections here, beside the kernel's sockets.
+/// What all controllers are told.
 struct Here {
-    flows: Flows,
-    clocks: Clocks,
-    redirected: Living,
+    listings: Listings,
+    /// Who this agent is, and whose packets it takes.
+    said: Said,
+    /// When a packet was last seen to come out of a tunnel.
+    seen: Mutex<Option<Instant>>,
+    controllers: u32,
 }
 
 /// The agent's side of all exchanges.
@@ -126,7 +139,16 @@ impl Messages {
         };
         Messages {
             keys: config.keys.clone(),
-            here: Arc::new(Here { flows, clocks, redirected }),
+            here: Arc::new(Here {
+                listings: Listings::new(flows, clocks, redirected),
+                said: Said {
+                    own: config.own_addresses().map(count::brief).collect(),
+                    accepts: config.other_agents().map(count::brief).collect(),
+                    ..Said::default()
+                },
+                seen: Mutex::new(None),
+                controllers: config.controllers.len() as u32,
+            }),
             exchanges: Exchanges(config.controllers.iter().map(exchange).collect()),
         }
     }
@@ -136,8 +158,8 @@ impl Messages {
         self.exchanges.clone()
     }
 
-    /// Runs for ever.
-    pub async fn run(&self) -> Result<(), String> {
+    /// Runs for ever. By the program's counters it is known whether packets come.
+    pub async fn run(&self, counters: &Counters) -> Result<(), String> {
         let Some(keys) = &self.keys else { return std::future::pending().await };
         let mut boot = [0; 8];
         rustix::rand::getrandom(&mut boot, rustix::rand::GetRandomFlags::empty())
@@ -147,8 +169,20 @@ impl Messages {
             let session = Session::new(keys.clone(), u64::from_ne_bytes(boot));
             tasks.spawn(talk(session, exchange.clone(), Arc::clone(&self.here)));
         }
-        while tasks.join_next().await.is_some() {}
-        std::future::pending().await
+        watch(counters, &self.here.seen).await
+    }
+}
+
+/// Notes when packets come out of tunnels.
+async fn watch(counters: &Counters, seen: &Mutex<Option<Instant>>) -> ! {
+    let (mut ticks, mut before) = (interval(WATCH_INTERVAL), None);
+    loop {
+        ticks.tick().await;
+        let Ok(counts) = counters.read() else { continue };
+        let taken = outcome::taken(&counts);
+        if before.replace(taken).is_some_and(|before| before != taken) {
+            *locked(seen) = Some(Instant::now());
+        }
     }
 }
 
@@ -156,9 +190,10 @@ impl Messages {
 async fn talk(mut session: Session, exchange: Arc<Mutex<Exchange>>, here: Arc<Here>) {
     let controller = locked(&exchange).controller;
     let socket = connected(controller).await;
+    let mut pace = Pace::default();
     loop {
         let sent_at = Instant::now();
-        let bodies = bodies(&session, &exchange, Arc::clone(&here)).await;
+        let bodies = bodies(&session, &exchange, &here, &mut pace).await;
         for datagram in session.state(&bodies) {
             // A lost state is followed by another.
             let _ = socket.send(&datagram).await;
@@ -194,28 +229,62 @@ async fn connected(controller: SocketAddr) -> UdpSocket {
     }
 }
 
+/// When connections were last counted for a controller, and what that took.
+#[derive(Default)]
+struct Pace {
+    counted: Option<Instant>,
+    took: Duration,
+}
+
+impl Pace {
+    /// Whether they are to be counted for the next state: as often as the controller wants,
+    /// and all controllers' counts together take half of a hundredth of a processor.
+    fn is_due(&self, wanted: Duration, controllers: u32) -> bool {
+        let pause = wanted.max(self.took * (2 * 100 * controllers));
+        self.counted.is_none_or(|counted| counted.elapsed() >= pause)
+    }
+}
+
 /// The bodies of the next state.
-async fn bodies(session: &Session, exchange: &Mutex<Exchange>, here: Arc<Here>) -> Vec<Vec<u8>> {
-    let Some(counting) = session.counting() else { return count::uncounted(0) };
+async fn bodies(
+    session: &Session,
+    exchange: &Mutex<Exchange>,
+    here: &Arc<Here>,
+    pace: &mut Pace,
+) -> Vec<Vec<u8>> {
+    let mut said = here.said.clone();
+    let Some(counting) = session.counting() else { return said.bodies(0) };
+    said.serves = locked(&here.seen).is_some_and(|seen| seen.elapsed() < SEEN_FOR)
+        && counting.vips().iter().all(|vip| is_ours(*vip));
     locked(exchange).services = counting.served().to_vec();
+    let wanted = session.count_interval();
+    if wanted.is_some_and(|wanted| !pace.is_due(wanted, here.controllers)) {
+        return counting.uncounted(&said);
+    }
+    let here = Arc::clone(here);
     let counted = spawn_blocking(move || {
-        let connections = sockets::connections()?;
-        let mut living: Vec<_> = connections.into_iter().map(|(flow, _)| flow).collect();
-        living.extend(here.flows.recent().map_err(std::io::Error::other)?);
-        living.extend(here.redirected.flows().map_err(std::io::Error::other)?);
-        let (counts, connections) = counting.count(&living, |flow| here.clocks.bits(flow));
-        std::io::Result::Ok((connections, counting.bodies(&counts)))
+        let listing = here.listings.latest(wanted.unwrap_or_default())?;
+        let begun = Instant::now();
+        let (counts, connections) = counting.count(&listing.flows);
+        said.counted = Some(listing.made.elapsed());
+        std::io::Result::Ok((connections, counting.bodies(&said, &counts), begun.elapsed()))
     });
     match counted.await.map_err(std::io::Error::other).and_then(|counted| counted) {
-        Ok((connections, bodies)) => {
+        Ok((connections, bodies, took)) => {
+            *pace = Pace { counted: Some(Instant::now()), took };
             locked(exchange).connections = connections;
             bodies
         }
         Err(error) => {
             tracing::warn!("cannot list this machine's connections: {error}");
-            count::uncounted(0)
+            Said::default().bodies(0)
         }
     }
+}
+
+/// Whether an address is this machine's: a socket can have it.
+fn is_ours(address: IpAddr) -> bool {
+    std::net::UdpSocket::bind((address, 0)).is_ok()
 }
 
 async fn receive_until_due(

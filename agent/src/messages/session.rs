@@ -45,6 +45,7 @@ pub struct Session {
     /// Sequence of the latest state that was answered in full.
     answered: u64,
     interval: Duration,
+    count_interval: Option<Duration>,
     counting: Option<Arc<Counting>>,
     assembly: Assembly,
 }
@@ -66,6 +67,7 @@ impl Session {
             sequence: 0,
             answered: 0,
             interval: INTERVAL_UNANSWERED,
+            count_interval: None,
             counting: None,
             assembly: Assembly::default(),
         }
@@ -79,6 +81,11 @@ impl Session {
     /// How long after a state the next one is due.
     pub fn interval(&self) -> Duration {
         if self.answered == self.sequence { self.interval } else { INTERVAL_UNANSWERED }
+    }
+
+    /// How often the controller wants counts; None: in every state, as former ones do.
+    pub fn count_interval(&self) -> Option<Duration> {
+        self.count_interval
     }
 
     /// The datagrams of the next state, with these bodies.
@@ -132,6 +139,7 @@ impl Session {
         }
         let interval = Duration::from_millis(parts[0].interval_ms.into());
         self.interval = interval.clamp(*INTERVAL.start(), *INTERVAL.end());
+        self.count_interval = parts[0].count_interval_ms.map(|ms| Duration::from_millis(ms.into()));
         self.nonce = header.nonce;
         self.answered = header.sequence;
         if has_news { Taken::News } else { Taken::Whole }

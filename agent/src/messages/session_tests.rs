@@ -18,10 +18,18 @@ struct Answer {
     nonce: Nonce,
     pieces: Vec<Vec<u8>>,
     interval_ms: u32,
+    count_interval_ms: Option<u32>,
 }
 
 fn answer(sequence: u64) -> Answer {
-    Answer { boot: BOOT, sequence, nonce: [9; 16], pieces: vec![Vec::new()], interval_ms: 5000 }
+    Answer {
+        boot: BOOT,
+        sequence,
+        nonce: [9; 16],
+        pieces: vec![Vec::new()],
+        interval_ms: 5000,
+        count_interval_ms: None,
+    }
 }
 
 impl Answer {
@@ -32,6 +40,7 @@ impl Answer {
                 interval_ms: self.interval_ms,
                 services: 5,
                 piece: piece.clone(),
+                count_interval_ms: self.count_interval_ms,
             };
             let (boot, nonce, sequence) = (self.boot, self.nonce, self.sequence);
             let kind = Kind::Answer;

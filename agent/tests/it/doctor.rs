@@ -27,6 +27,8 @@ agents: {a: [10.66.0.2, 'fd66::2'], b: [10.66.0.3, 'fd66::3']}
 struct Backend {
     network: Namespace,
     namespace: Namespace,
+    // Unmounted before its folder goes.
+    bpf: BpfFileSystem,
     folder: TempDir,
     _sockets: Vec<(TcpListener, UdpSocket)>,
 }
@@ -64,14 +66,20 @@ impl Backend {
                 .into()
         });
         let folder = TempDir::new().unwrap();
-        let backend = Backend { network, namespace, folder, _sockets: sockets };
+        let bpf = BpfFileSystem::mount(folder.path().join("bpf"));
+        let backend = Backend { network, namespace, bpf, folder, _sockets: sockets };
         backend.wait_for_addresses();
         backend.configure(CONFIG);
         backend
     }
 
+    /// With this config, which pins the program unless it says otherwise.
     fn configure(&self, text: &str) {
-        std::fs::write(self.file(), text).unwrap();
+        let pin = match text.contains("pin:") {
+            true => String::new(),
+            false => format!("pin: {}\n", self.bpf.0.join("agent").display()),
+        };
+        std::fs::write(self.file(), format!("{text}{pin}")).unwrap();
     }
 
     fn file(&self) -> String {
@@ -297,12 +305,6 @@ fn settings_that_multipath_tcp_needs_are_found() {
     backend.configure(&services);
     backend.namespace.run("sysctl -qw net.mptcp.enabled=1 net.ipv4.conf.all.rp_filter=0");
     let agent = backend.agent();
-    backend.has("warn", "mptcp", &["without `pin`", "pin: /sys/fs/bpf/guideway-agent"]);
-    drop(agent);
-    let bpf = BpfFileSystem::mount(backend.folder.path().join("bpf"));
-    let pinned = format!("{services}pin: {}\n", bpf.0.join("agent").display());
-    backend.configure(&pinned);
-    let agent = backend.agent();
     backend.has("warn", "mptcp", &["no key for messages to b", "config backend NAME --keys"]);
     drop(agent);
     let keys = backend.folder.path().join("agent.key");
@@ -314,7 +316,7 @@ fn settings_that_multipath_tcp_needs_are_found() {
         ),
     )
     .unwrap();
-    backend.configure(&format!("{pinned}key_file: {}\n", keys.display()));
+    backend.configure(&format!("{services}key_file: {}\n", keys.display()));
     let _agent = backend.agent();
     backend.is_well("as it should be");
     for (make, text, cure) in [
@@ -330,6 +332,17 @@ fn settings_that_multipath_tcp_needs_are_found() {
     }
     backend.namespace.run("sysctl -qw net.ipv4.tcp_timestamps=0");
     backend.has("warn", "mptcp", &["tcp_timestamps is 0", "net.ipv4.tcp_timestamps=1"]);
+}
+
+#[test]
+fn a_program_that_goes_with_its_agent_is_found() {
+    if !root_or_skip("a_program_that_goes_with_its_agent_is_found") {
+        return;
+    }
+    let backend = Backend::new();
+    backend.configure(&format!("{CONFIG}pin: off\n"));
+    let _agent = backend.agent();
+    backend.has("warn", "pin", &["not pinned", "mount -t bpf bpf /sys/fs/bpf"]);
 }
 
 /// A generic program meets what the kernel has merged.

@@ -531,5 +531,5 @@ fn a_restart_under_load_loses_no_packet() {
     let again = lab.command(&fields).arg("--detach").output();
     assert_eq!(again.unwrap().stdout, b"no program is pinned\n");
     let elsewhere = lab.refusal("interface: eth0, load_balancers: [10.66.0.1], pin: /tmp");
-    assert!(elsewhere.contains("cannot pin the program in /tmp"), "{elsewhere}");
+    assert!(elsewhere.contains("cannot keep tables in /tmp"), "{elsewhere}");
 }

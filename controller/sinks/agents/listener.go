@@ -30,7 +30,7 @@ type Listener struct {
 	// What the config says.
 	secret   Secret
 	services map[string]*servicesOf
-	interval time.Duration
+	counting time.Duration
 	sockets  map[netip.AddrPort]*socket
 	results  map[Result]uint64
 	// When the latest state of each agent was received.
@@ -42,7 +42,7 @@ type Listener struct {
 // one for each of the machine's addresses.
 func New(log *slog.Logger, sink func(State)) *Listener {
 	return &Listener{
-		log: log, sink: sink, interval: IdleInterval,
+		log: log, sink: sink, counting: countIntervalDefault,
 		sockets: map[netip.AddrPort]*socket{}, results: map[Result]uint64{}, heard: map[string]time.Time{},
 	}
 }
@@ -60,16 +60,13 @@ func (l *Listener) Set(c *config.Config) {
 	l.listen(addresses)
 }
 
-// SetBusy says whether the controller waits for the agents' counts.
-func (l *Listener) SetBusy(busy bool) {
+// SetCountInterval of the agents.
+func (l *Listener) SetCountInterval(interval time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.interval = IdleInterval
-	if busy {
-		l.interval = BusyInterval
-	}
+	l.counting = interval
 	for _, s := range l.sockets {
-		s.receiver.interval = l.interval
+		s.receiver.counting = interval
 	}
 }
 
@@ -141,7 +138,7 @@ func (l *Listener) listen(addresses []netip.AddrPort) {
 		s := l.sockets[address]
 		if s == nil {
 			s = &socket{closed: make(chan struct{}), receiver: newReceiver(func(result Result) { l.results[result]++ })}
-			s.receiver.interval = l.interval
+			s.receiver.counting = l.counting
 			l.sockets[address] = s
 			go l.serve(address, s)
 		}

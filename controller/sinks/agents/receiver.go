@@ -13,17 +13,20 @@ package agents
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"maps"
+	"slices"
 	"time"
 
+	"github.com/guideway/guideway/controller/buckets"
 	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
 	"google.golang.org/protobuf/proto"
 )
 
-// How soon the next state of an agent is due: BusyInterval while the controller waits for
-// the counts, which is said by Listener.SetBusy.
 const (
-	BusyInterval = time.Second
-	IdleInterval = 10 * time.Second
+	// interval between an agent's states: that it is silent is known after three of them.
+	interval = time.Second
+	// How often agents count until Listener.SetCountInterval says otherwise.
+	countIntervalDefault = 10 * time.Second
 )
 
 // State is what lives at one agent.
@@ -33,10 +36,19 @@ type State struct {
 	// Differs each time the agent starts.
 	Boot     uint64
 	Received time.Time
+	// When that was, by the agent; zero: nothing was counted.
+	Counted time.Time
 	// By stateless service, its buckets that have sockets, and how many. A service
 	// that is not in it was not counted: the agent does not know yet what the config
 	// says of it, or there was no room in the message.
 	Counts map[string]map[uint32]uint32
+	// Packets come out of tunnels there.
+	Serves bool
+	// Its own addresses: it is the agent of all backends that have one of them.
+	Own map[buckets.AgentAddress]bool
+	// Backends whose agents' packets it takes. nil: it does not say, being of a former
+	// version.
+	Accepts map[buckets.AgentAddress]bool
 }
 
 // receiver is the listener without its sockets and clock.
@@ -46,12 +58,12 @@ type receiver struct {
 	keyID    [keyIDBytes]byte
 	sessions map[string]*session
 	services map[string]*servicesOf
-	interval time.Duration
+	counting time.Duration // how often agents count
 	count    func(Result)
 }
 
 func newReceiver(count func(Result)) *receiver {
-	r := &receiver{sessions: map[string]*session{}, interval: IdleInterval, count: count}
+	r := &receiver{sessions: map[string]*session{}, counting: countIntervalDefault, count: count}
 	_, _ = rand.Read(r.key[:]) // never fails
 	return r
 }
@@ -121,15 +133,35 @@ func (r *receiver) assemble(s *session, d *datagram, now time.Time) (answers [][
 		return nil, nil
 	}
 	services := r.services[d.agent]
-	counts, digest, ok := services.decode(whole)
-	if !ok {
+	state = &State{Agent: d.agent, Boot: d.boot, Received: now}
+	parts, ok := partsOf(whole)
+	if ok && parts[0].GetStanding() != nil {
+		state.Serves, state.Accepts = parts[0].GetStanding().GetServes(), accepts(parts)
+		state.Own = addresses(parts[0].GetStanding().GetOwn())
+	}
+	if !ok || !services.count(parts, state) {
 		r.count(ResultMalformed)
 		return nil, nil
 	}
 	r.count(ResultAccepted)
 	s.accepted = d.sequence
-	state = &State{Agent: d.agent, Boot: d.boot, Received: now, Counts: counts}
-	return r.answer(s, d, s.nonce, digest), state
+	return r.answer(s, d, s.nonce, parts[0].GetServices()), state
+}
+
+func accepts(parts []*agentv1.StatePart) map[buckets.AgentAddress]bool {
+	all := map[buckets.AgentAddress]bool{}
+	for _, part := range parts {
+		maps.Copy(all, addresses(part.GetAccepts()))
+	}
+	return all
+}
+
+func addresses(bytes []byte) map[buckets.AgentAddress]bool {
+	all := map[buckets.AgentAddress]bool{}
+	for address := range slices.Chunk(bytes, len(buckets.AgentAddress{})) {
+		all[buckets.AgentAddress(address)] = true
+	}
+	return all
 }
 
 // answer a datagram of an agent that counts by the services of that digest: they are
@@ -144,7 +176,8 @@ func (r *receiver) answer(s *session, d *datagram, nonce nonce, digest uint64) [
 	answers := make([][]byte, len(pieces))
 	for i, piece := range pieces {
 		body, _ := proto.Marshal(&agentv1.AnswerPart{ // such a message always can be
-			IntervalMs: uint32(r.interval.Milliseconds()), Services: services.digest, Piece: piece,
+			IntervalMs: uint32(interval.Milliseconds()), Services: services.digest, Piece: piece,
+			CountIntervalMs: proto.Uint32(uint32(r.counting.Milliseconds())),
 		})
 		h.part = uint8(i)
 		answers[i] = h.emit(s.keys.Message, body)

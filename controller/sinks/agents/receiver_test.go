@@ -5,12 +5,14 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/guideway/guideway/controller/buckets"
 	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 	"google.golang.org/protobuf/proto"
@@ -36,6 +38,9 @@ type pair struct {
 	nonce    nonce
 	sequence uint64
 	services uint64
+	// nil: a former version's.
+	standing *agentv1.Standing
+	accepts  []byte // in the last part
 }
 
 func newPair(t *testing.T) *pair {
@@ -53,7 +58,14 @@ func newPair(t *testing.T) *pair {
 func (p *pair) state(parts ...[]*agentv1.ServiceSockets) (datagrams [][]byte) {
 	p.sequence++
 	for i, counts := range parts {
-		body, err := proto.Marshal(&agentv1.StatePart{Services: p.services, Counts: counts})
+		part := &agentv1.StatePart{Services: p.services, Counts: counts}
+		if i == 0 {
+			part.Standing = p.standing
+		}
+		if i == len(parts)-1 {
+			part.Accepts = p.accepts
+		}
+		body, err := proto.Marshal(part)
 		if err != nil {
 			p.t.Fatal(err)
 		}
@@ -123,6 +135,29 @@ func TestAStateComesWithItsCounts(t *testing.T) {
 		t.Errorf("counts %v, want web: %v", counts, want)
 	}
 	p.expect(map[Result]int{ResultPart: 1, ResultAccepted: 1})
+}
+
+func TestAStateSaysWhatItsAgentCanDo(t *testing.T) {
+	p := greeted(t)
+	former := p.send(p.state(nil)...)[0]
+	if former.Serves || former.Accepts != nil || former.Counts["web"] == nil || former.Counted != former.Received {
+		t.Errorf("a former version's: %+v", former)
+	}
+	other := buckets.AgentAddressOf(netip.MustParseAddr("10.1.0.12"))
+	p.standing, p.accepts = &agentv1.Standing{Serves: true, Own: other[:]}, other[:]
+	spoke := p.send(p.state(nil, nil)...)[0]
+	if !spoke.Serves || !spoke.Own[other] || len(spoke.Accepts) != 1 || !spoke.Accepts[other] || spoke.Counts != nil || !spoke.Counted.IsZero() {
+		t.Errorf("uncounted: %+v", spoke)
+	}
+	p.standing.CountedMsAgo = proto.Uint32(700)
+	counted := p.send(p.state(web([]uint32{7}, []uint32{1}))...)[0]
+	if counted.Counts["web"][7] != 1 || counted.Counted != counted.Received.Add(-700*time.Millisecond) {
+		t.Errorf("counted: %+v", counted)
+	}
+	p.accepts = p.accepts[:3]
+	if states := p.send(p.state(nil)...); len(states) > 0 || p.counted[ResultMalformed] != 1 {
+		t.Errorf("a part of an address was taken: %+v", states)
+	}
 }
 
 func TestAServiceWithoutSocketsIsCountedAndOneLeftOutIsNot(t *testing.T) {

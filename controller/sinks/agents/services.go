@@ -6,16 +6,18 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"math"
+	"time"
 
+	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
 	"google.golang.org/protobuf/proto"
 )
 
-// Of the fields of an AnswerPart beside the piece: 6 bytes of interval, 9 of the
+// Of the fields of an AnswerPart beside the piece: 6 bytes of each interval, 9 of the
 // digest, 3 of the piece's length.
-const answerBytes = 18
+const answerBytes = 24
 
 // servicesOf one backend.
 type servicesOf struct {
@@ -90,29 +92,41 @@ func newServicesOf(agent string, message *agentv1.Services) *servicesOf {
 	return s
 }
 
-// decode a state: its counts, empty unless it was counted by these services, and the
-// digest of those that it was counted by. False: it is malformed.
-func (s *servicesOf) decode(bodies [][]byte) (counts map[string]map[uint32]uint32, digest uint64, ok bool) {
-	counts = map[string]map[uint32]uint32{}
+// partsOf a state; false: they are malformed.
+func partsOf(bodies [][]byte) (parts []*agentv1.StatePart, ok bool) {
+	for _, body := range bodies {
+		part := &agentv1.StatePart{}
+		parts = append(parts, part)
+		if proto.Unmarshal(body, part) != nil || part.GetServices() != parts[0].GetServices() || (len(part.GetAccepts())|len(part.GetStanding().GetOwn()))%len(buckets.AgentAddress{}) != 0 {
+			return nil, false
+		}
+	}
+	return parts, true
+}
+
+// count what lives there, if that was counted by these services; false: it is malformed.
+func (s *servicesOf) count(parts []*agentv1.StatePart, state *State) bool {
+	standing := parts[0].GetStanding()
+	if digest := parts[0].GetServices(); digest != s.digest || digest == 0 || standing != nil && standing.CountedMsAgo == nil {
+		return true
+	}
+	state.Counted = state.Received.Add(-time.Duration(standing.GetCountedMsAgo()) * time.Millisecond)
+	state.Counts = map[string]map[uint32]uint32{}
+	return s.addAll(state.Counts, parts)
+}
+
+// addAll counts of these services; false: they are malformed.
+func (s *servicesOf) addAll(counts map[string]map[uint32]uint32, parts []*agentv1.StatePart) bool {
+	for _, service := range s.message.GetServices() {
+		if service.GetBuckets() > 0 {
+			counts[service.GetName()] = map[uint32]uint32{}
+		}
+	}
 	uncounted := map[uint32]bool{}
-	for i, body := range bodies {
-		var part agentv1.StatePart
-		if proto.Unmarshal(body, &part) != nil || i > 0 && part.GetServices() != digest {
-			return nil, 0, false
-		}
-		if digest = part.GetServices(); digest != s.digest || digest == 0 {
-			continue
-		}
-		if i == 0 {
-			for _, service := range s.message.GetServices() {
-				if service.GetBuckets() > 0 {
-					counts[service.GetName()] = map[uint32]uint32{}
-				}
-			}
-		}
+	for _, part := range parts {
 		for _, service := range part.GetCounts() {
 			if !s.add(counts, service) {
-				return nil, 0, false
+				return false
 			}
 			uncounted[service.GetService()] = uncounted[service.GetService()] || service.GetUncounted()
 		}
@@ -122,7 +136,7 @@ func (s *servicesOf) decode(bodies [][]byte) (counts map[string]map[uint32]uint3
 			delete(counts, s.message.GetServices()[i].GetName())
 		}
 	}
-	return counts, digest, true
+	return true
 }
 
 // add the counts of a service; false: they are malformed.

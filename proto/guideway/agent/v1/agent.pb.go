@@ -32,7 +32,12 @@ type StatePart struct {
 	// nothing was counted.
 	Services uint64 `protobuf:"fixed64,1,opt,name=services,proto3" json:"services,omitempty"`
 	// Services without sockets are left out.
-	Counts        []*ServiceSockets `protobuf:"bytes,2,rep,name=counts,proto3" json:"counts,omitempty"`
+	Counts []*ServiceSockets `protobuf:"bytes,2,rep,name=counts,proto3" json:"counts,omitempty"`
+	// In the first part alone. Former agents have none, and count for every state.
+	Standing *Standing `protobuf:"bytes,3,opt,name=standing,proto3" json:"standing,omitempty"`
+	// Other agents whose packets this one takes: of each the first four bytes of the
+	// SHA-256 of its address, as 16 bytes with IPv4 mapped. Spread over the parts.
+	Accepts       []byte `protobuf:"bytes,4,opt,name=accepts,proto3" json:"accepts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -81,6 +86,86 @@ func (x *StatePart) GetCounts() []*ServiceSockets {
 	return nil
 }
 
+func (x *StatePart) GetStanding() *Standing {
+	if x != nil {
+		return x.Standing
+	}
+	return nil
+}
+
+func (x *StatePart) GetAccepts() []byte {
+	if x != nil {
+		return x.Accepts
+	}
+	return nil
+}
+
+// What an agent that speaks can do for its backend.
+type Standing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The VIPs are addresses here, and a packet came in a tunnel within the last ten
+	// seconds: what a health check finds is a fault of the service, not of the backend.
+	Serves bool `protobuf:"varint,1,opt,name=serves,proto3" json:"serves,omitempty"`
+	// How long ago the counts were, in milliseconds; missing: nothing was counted.
+	CountedMsAgo *uint32 `protobuf:"varint,2,opt,name=counted_ms_ago,json=countedMsAgo,proto3,oneof" json:"counted_ms_ago,omitempty"`
+	// Its own addresses, as `accepts` has those of others: one of each family is a backend
+	// of its own, and this agent is both's.
+	Own           []byte `protobuf:"bytes,3,opt,name=own,proto3" json:"own,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Standing) Reset() {
+	*x = Standing{}
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Standing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Standing) ProtoMessage() {}
+
+func (x *Standing) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Standing.ProtoReflect.Descriptor instead.
+func (*Standing) Descriptor() ([]byte, []int) {
+	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Standing) GetServes() bool {
+	if x != nil {
+		return x.Serves
+	}
+	return false
+}
+
+func (x *Standing) GetCountedMsAgo() uint32 {
+	if x != nil && x.CountedMsAgo != nil {
+		return *x.CountedMsAgo
+	}
+	return 0
+}
+
+func (x *Standing) GetOwn() []byte {
+	if x != nil {
+		return x.Own
+	}
+	return nil
+}
+
 // How many sockets live in the buckets of a service.
 type ServiceSockets struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -99,7 +184,7 @@ type ServiceSockets struct {
 
 func (x *ServiceSockets) Reset() {
 	*x = ServiceSockets{}
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[1]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -111,7 +196,7 @@ func (x *ServiceSockets) String() string {
 func (*ServiceSockets) ProtoMessage() {}
 
 func (x *ServiceSockets) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[1]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -124,7 +209,7 @@ func (x *ServiceSockets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceSockets.ProtoReflect.Descriptor instead.
 func (*ServiceSockets) Descriptor() ([]byte, []int) {
-	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{1}
+	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ServiceSockets) GetService() uint32 {
@@ -164,14 +249,17 @@ type AnswerPart struct {
 	Services uint64 `protobuf:"fixed64,2,opt,name=services,proto3" json:"services,omitempty"`
 	// Part of a Services; together with those of the other parts it is whole.
 	// Empty: the agent has them.
-	Piece         []byte `protobuf:"bytes,3,opt,name=piece,proto3" json:"piece,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Piece []byte `protobuf:"bytes,3,opt,name=piece,proto3" json:"piece,omitempty"`
+	// How often counts are wanted, in milliseconds. Former controllers want them in
+	// every state.
+	CountIntervalMs *uint32 `protobuf:"varint,4,opt,name=count_interval_ms,json=countIntervalMs,proto3,oneof" json:"count_interval_ms,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *AnswerPart) Reset() {
 	*x = AnswerPart{}
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[2]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -183,7 +271,7 @@ func (x *AnswerPart) String() string {
 func (*AnswerPart) ProtoMessage() {}
 
 func (x *AnswerPart) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[2]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -196,7 +284,7 @@ func (x *AnswerPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
 func (*AnswerPart) Descriptor() ([]byte, []int) {
-	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{2}
+	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *AnswerPart) GetIntervalMs() uint32 {
@@ -220,6 +308,13 @@ func (x *AnswerPart) GetPiece() []byte {
 	return nil
 }
 
+func (x *AnswerPart) GetCountIntervalMs() uint32 {
+	if x != nil && x.CountIntervalMs != nil {
+		return *x.CountIntervalMs
+	}
+	return 0
+}
+
 // What one backend serves.
 type Services struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
@@ -233,7 +328,7 @@ type Services struct {
 
 func (x *Services) Reset() {
 	*x = Services{}
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[3]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -245,7 +340,7 @@ func (x *Services) String() string {
 func (*Services) ProtoMessage() {}
 
 func (x *Services) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[3]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -258,7 +353,7 @@ func (x *Services) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Services.ProtoReflect.Descriptor instead.
 func (*Services) Descriptor() ([]byte, []int) {
-	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Services) GetPrefixGroups() []*v1.PrefixGroup {
@@ -288,7 +383,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[4]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -300,7 +395,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[4]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -313,7 +408,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Service) GetName() string {
@@ -348,21 +443,30 @@ var File_guideway_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_guideway_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1dguideway/agent/v1/agent.proto\x12\x11guideway.agent.v1\x1a\x1bguideway/plan/v1/plan.proto\"b\n" +
+	"\x1dguideway/agent/v1/agent.proto\x12\x11guideway.agent.v1\x1a\x1bguideway/plan/v1/plan.proto\"\xb5\x01\n" +
 	"\tStatePart\x12\x1a\n" +
 	"\bservices\x18\x01 \x01(\x06R\bservices\x129\n" +
-	"\x06counts\x18\x02 \x03(\v2!.guideway.agent.v1.ServiceSocketsR\x06counts\"|\n" +
+	"\x06counts\x18\x02 \x03(\v2!.guideway.agent.v1.ServiceSocketsR\x06counts\x127\n" +
+	"\bstanding\x18\x03 \x01(\v2\x1b.guideway.agent.v1.StandingR\bstanding\x12\x18\n" +
+	"\aaccepts\x18\x04 \x01(\fR\aaccepts\"r\n" +
+	"\bStanding\x12\x16\n" +
+	"\x06serves\x18\x01 \x01(\bR\x06serves\x12)\n" +
+	"\x0ecounted_ms_ago\x18\x02 \x01(\rH\x00R\fcountedMsAgo\x88\x01\x01\x12\x10\n" +
+	"\x03own\x18\x03 \x01(\fR\x03ownB\x11\n" +
+	"\x0f_counted_ms_ago\"|\n" +
 	"\x0eServiceSockets\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\rR\aservice\x12\x18\n" +
 	"\abuckets\x18\x02 \x03(\rR\abuckets\x12\x18\n" +
 	"\asockets\x18\x03 \x03(\rR\asockets\x12\x1c\n" +
-	"\tuncounted\x18\x04 \x01(\bR\tuncounted\"_\n" +
+	"\tuncounted\x18\x04 \x01(\bR\tuncounted\"\xa6\x01\n" +
 	"\n" +
 	"AnswerPart\x12\x1f\n" +
 	"\vinterval_ms\x18\x01 \x01(\rR\n" +
 	"intervalMs\x12\x1a\n" +
 	"\bservices\x18\x02 \x01(\x06R\bservices\x12\x14\n" +
-	"\x05piece\x18\x03 \x01(\fR\x05piece\"\x86\x01\n" +
+	"\x05piece\x18\x03 \x01(\fR\x05piece\x12/\n" +
+	"\x11count_interval_ms\x18\x04 \x01(\rH\x00R\x0fcountIntervalMs\x88\x01\x01B\x14\n" +
+	"\x12_count_interval_ms\"\x86\x01\n" +
 	"\bServices\x12B\n" +
 	"\rprefix_groups\x18\x01 \x03(\v2\x1d.guideway.plan.v1.PrefixGroupR\fprefixGroups\x126\n" +
 	"\bservices\x18\x02 \x03(\v2\x1a.guideway.agent.v1.ServiceR\bservices\"\x9a\x01\n" +
@@ -384,28 +488,30 @@ func file_guideway_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_guideway_agent_v1_agent_proto_rawDescData
 }
 
-var file_guideway_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_guideway_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_guideway_agent_v1_agent_proto_goTypes = []any{
 	(*StatePart)(nil),      // 0: guideway.agent.v1.StatePart
-	(*ServiceSockets)(nil), // 1: guideway.agent.v1.ServiceSockets
-	(*AnswerPart)(nil),     // 2: guideway.agent.v1.AnswerPart
-	(*Services)(nil),       // 3: guideway.agent.v1.Services
-	(*Service)(nil),        // 4: guideway.agent.v1.Service
-	(*v1.PrefixGroup)(nil), // 5: guideway.plan.v1.PrefixGroup
-	(*v1.Vip)(nil),         // 6: guideway.plan.v1.Vip
-	(v1.Affinity)(0),       // 7: guideway.plan.v1.Affinity
+	(*Standing)(nil),       // 1: guideway.agent.v1.Standing
+	(*ServiceSockets)(nil), // 2: guideway.agent.v1.ServiceSockets
+	(*AnswerPart)(nil),     // 3: guideway.agent.v1.AnswerPart
+	(*Services)(nil),       // 4: guideway.agent.v1.Services
+	(*Service)(nil),        // 5: guideway.agent.v1.Service
+	(*v1.PrefixGroup)(nil), // 6: guideway.plan.v1.PrefixGroup
+	(*v1.Vip)(nil),         // 7: guideway.plan.v1.Vip
+	(v1.Affinity)(0),       // 8: guideway.plan.v1.Affinity
 }
 var file_guideway_agent_v1_agent_proto_depIdxs = []int32{
-	1, // 0: guideway.agent.v1.StatePart.counts:type_name -> guideway.agent.v1.ServiceSockets
-	5, // 1: guideway.agent.v1.Services.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
-	4, // 2: guideway.agent.v1.Services.services:type_name -> guideway.agent.v1.Service
-	6, // 3: guideway.agent.v1.Service.vips:type_name -> guideway.plan.v1.Vip
-	7, // 4: guideway.agent.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	2, // 0: guideway.agent.v1.StatePart.counts:type_name -> guideway.agent.v1.ServiceSockets
+	1, // 1: guideway.agent.v1.StatePart.standing:type_name -> guideway.agent.v1.Standing
+	6, // 2: guideway.agent.v1.Services.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
+	5, // 3: guideway.agent.v1.Services.services:type_name -> guideway.agent.v1.Service
+	7, // 4: guideway.agent.v1.Service.vips:type_name -> guideway.plan.v1.Vip
+	8, // 5: guideway.agent.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_guideway_agent_v1_agent_proto_init() }
@@ -413,13 +519,15 @@ func file_guideway_agent_v1_agent_proto_init() {
 	if File_guideway_agent_v1_agent_proto != nil {
 		return
 	}
+	file_guideway_agent_v1_agent_proto_msgTypes[1].OneofWrappers = []any{}
+	file_guideway_agent_v1_agent_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_agent_v1_agent_proto_rawDesc), len(file_guideway_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -90,8 +90,10 @@ type GetStateResponse struct {
 	// Empty: ready. Else what is missing, a sentence each.
 	NotReady []string `protobuf:"bytes,9,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
 	// In order of the config.
-	Peers         []*Peer       `protobuf:"bytes,10,rep,name=peers,proto3" json:"peers,omitempty"`
-	Speaker       *SpeakerState `protobuf:"bytes,11,opt,name=speaker,proto3" json:"speaker,omitempty"`
+	Peers   []*Peer       `protobuf:"bytes,10,rep,name=peers,proto3" json:"peers,omitempty"`
+	Speaker *SpeakerState `protobuf:"bytes,11,opt,name=speaker,proto3" json:"speaker,omitempty"`
+	// Backends whose agents should speak to this machine and do not, in order of name.
+	SilentAgents  []string `protobuf:"bytes,12,rep,name=silent_agents,json=silentAgents,proto3" json:"silent_agents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -199,6 +201,13 @@ func (x *GetStateResponse) GetPeers() []*Peer {
 func (x *GetStateResponse) GetSpeaker() *SpeakerState {
 	if x != nil {
 		return x.Speaker
+	}
+	return nil
+}
+
+func (x *GetStateResponse) GetSilentAgents() []string {
+	if x != nil {
+		return x.SilentAgents
 	}
 	return nil
 }
@@ -981,7 +990,10 @@ type Buckets struct {
 	Backends []*BucketUse  `protobuf:"bytes,7,rep,name=backends,proto3" json:"backends,omitempty"`
 	Moves    []*BucketMove `protobuf:"bytes,8,rep,name=moves,proto3" json:"moves,omitempty"`
 	// Absent: this machine alone assigns them.
-	Agreement     *BucketAgreement `protobuf:"bytes,9,opt,name=agreement,proto3" json:"agreement,omitempty"`
+	Agreement *BucketAgreement `protobuf:"bytes,9,opt,name=agreement,proto3" json:"agreement,omitempty"`
+	// Why backends get no buckets of living ones, a sentence each: agents do not accept
+	// one another.
+	Unknown       []string `protobuf:"bytes,10,rep,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1075,6 +1087,13 @@ func (x *Buckets) GetMoves() []*BucketMove {
 func (x *Buckets) GetAgreement() *BucketAgreement {
 	if x != nil {
 		return x.Agreement
+	}
+	return nil
+}
+
+func (x *Buckets) GetUnknown() []string {
+	if x != nil {
+		return x.Unknown
 	}
 	return nil
 }
@@ -4150,7 +4169,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dguideway/fleet/v1/fleet.proto\x1a%guideway/forwarder/v1/forwarder.proto\"<\n" +
 	"\x0fGetStateRequest\x12)\n" +
-	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xe2\x04\n" +
+	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\x87\x05\n" +
 	"\x10GetStateResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x129\n" +
 	"\amachine\x18\x02 \x01(\v2\x1f.guideway.controller.v1.MachineR\amachine\x126\n" +
@@ -4163,7 +4182,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\tnot_ready\x18\t \x03(\tR\bnotReady\x122\n" +
 	"\x05peers\x18\n" +
 	" \x03(\v2\x1c.guideway.controller.v1.PeerR\x05peers\x12>\n" +
-	"\aspeaker\x18\v \x01(\v2$.guideway.controller.v1.SpeakerStateR\aspeaker\"\xbf\x01\n" +
+	"\aspeaker\x18\v \x01(\v2$.guideway.controller.v1.SpeakerStateR\aspeaker\x12#\n" +
+	"\rsilent_agents\x18\f \x03(\tR\fsilentAgents\"\xbf\x01\n" +
 	"\fSpeakerState\x12\x18\n" +
 	"\aanswers\x18\x01 \x01(\bR\aanswers\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -4236,7 +4256,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\fbackends_min\x18\n" +
 	" \x01(\rR\vbackendsMin\x123\n" +
 	"\x05drain\x18\v \x01(\v2\x1d.guideway.controller.v1.DrainR\x05drain\x129\n" +
-	"\abuckets\x18\f \x01(\v2\x1f.guideway.controller.v1.BucketsR\abuckets\"\xa7\x03\n" +
+	"\abuckets\x18\f \x01(\v2\x1f.guideway.controller.v1.BucketsR\abuckets\"\xc1\x03\n" +
 	"\aBuckets\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x1e\n" +
 	"\n" +
@@ -4249,7 +4269,9 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"moveAgeMax\x12=\n" +
 	"\bbackends\x18\a \x03(\v2!.guideway.controller.v1.BucketUseR\bbackends\x128\n" +
 	"\x05moves\x18\b \x03(\v2\".guideway.controller.v1.BucketMoveR\x05moves\x12E\n" +
-	"\tagreement\x18\t \x01(\v2'.guideway.controller.v1.BucketAgreementR\tagreement\"\xc0\x01\n" +
+	"\tagreement\x18\t \x01(\v2'.guideway.controller.v1.BucketAgreementR\tagreement\x12\x18\n" +
+	"\aunknown\x18\n" +
+	" \x03(\tR\aunknown\"\xc0\x01\n" +
 	"\x0fBucketAgreement\x12\x16\n" +
 	"\x06leader\x18\x01 \x01(\tR\x06leader\x125\n" +
 	"\x04lags\x18\x02 \x03(\v2!.guideway.controller.v1.BucketLagR\x04lags\x12\x18\n" +

@@ -1,0 +1,156 @@
+package brain
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guideway/guideway/controller/buckets"
+	"github.com/guideway/guideway/controller/config"
+)
+
+// count is what a backend's agent reports of its connections, counted just now.
+func (w *world) count(backend string, counts map[string]map[uint32]uint32) {
+	w.t.Helper()
+	w.do(AgentSaid{Backend: backend, Counted: w.now, Counts: counts})
+}
+
+// speak for a while, as agents do.
+func (w *world) speak(duration time.Duration, said ...AgentSaid) {
+	w.t.Helper()
+	for until := w.now.Add(duration); w.now.Before(until); {
+		for _, state := range said {
+			w.do(state)
+		}
+		w.pass(time.Second)
+	}
+}
+
+var serves = AgentSaid{Backend: "web-2", Serves: true}
+
+func TestABackendWhoseProbesFailDrainsWhileItsAgentSpeaks(t *testing.T) {
+	w := servingStateless(t)
+	w.speak(time.Second, serves)
+	for range 3 {
+		w.settle(false, "10.1.0.12")
+	}
+	w.speak(2*time.Second, serves)
+	w.expectOwners(map[string]int{"web-1": 256})
+	w.expectMoves(128)
+	if b := w.state.View(true).Backends[1]; b.State != "draining" || !strings.HasPrefix(b.Reason, "its agent speaks, and http-ok: ") {
+		t.Errorf("%s: %s", b.State, b.Reason)
+	}
+	// Silent, too: it is dead, and nobody is sent there any more.
+	w.pass(speaksFor + 2*coalesce)
+	w.expectMoves(0)
+	if b := w.state.View(true).Backends[1]; b.State != "down" {
+		t.Errorf("%s: %s", b.State, b.Reason)
+	}
+}
+
+// An agent of both families' backends speaks for both.
+func TestAnAgentSpeaksForAllBackendsAtItsAddresses(t *testing.T) {
+	w := servingStateless(t)
+	other := AgentSaid{Backend: "web-2-v4", Serves: true, Own: knowing(2)}
+	w.speak(time.Second, other)
+	for range 3 {
+		w.settle(false, "10.1.0.12")
+	}
+	w.speak(2*time.Second, other)
+	w.expectMoves(128)
+}
+
+func TestABackendWhoseAgentTakesNothingOutOfTunnelsIsDead(t *testing.T) {
+	w := servingStateless(t)
+	w.speak(time.Second, AgentSaid{Backend: "web-2"})
+	for range 3 {
+		w.settle(false, "10.1.0.12")
+	}
+	w.expectMoves(0)
+	w.expectOwners(map[string]int{"web-1": 256})
+}
+
+// A pool that a stateful service has, too: its backend is down there, and in the
+// stateless one's buckets it drains.
+func TestOnlyStatelessServicesKeepABackendWhoseAgentSpeaks(t *testing.T) {
+	w := start(t, strings.Replace(stateless, "pools:\n", "- {name: other, vips: [{address: 203.0.113.11}], pools: [web]}\npools:\n", 1))
+	w.settle(true, "10.1.0.11", "10.1.0.12")
+	w.speak(time.Second, serves)
+	for range 3 {
+		w.settle(false, "10.1.0.12")
+	}
+	w.speak(time.Second, serves)
+	w.expectMoves(128)
+	if b := w.state.View(true).Backends[1]; b.State != "down" {
+		t.Errorf("%s: %s", b.State, b.Reason)
+	}
+}
+
+// knowing agents of the backends with these numbers.
+func knowing(numbers ...byte) map[buckets.AgentAddress]bool {
+	known := map[buckets.AgentAddress]bool{}
+	for _, number := range numbers {
+		known[buckets.AgentAddressOf(netip.AddrFrom4([4]byte{10, 1, 0, 10 + number}))] = true
+	}
+	return known
+}
+
+// web-3 is new: web-1's agent was told of it, web-2's not yet.
+func TestNoBucketMovesToABackendWhoseAgentTheOthersDoNotAccept(t *testing.T) {
+	w := servingStateless(t)
+	more := parse(t, strings.Replace(stateless, "{name: web-2, address: 10.1.0.12}", "{name: web-2, address: 10.1.0.12}, {name: web-3, address: 10.1.0.13}", 1))
+	more.Agents = &config.Agents{}
+	said := []AgentSaid{
+		{Backend: "web-1", Accepts: knowing(2, 3)},
+		{Backend: "web-2", Accepts: knowing(1)},
+		{Backend: "web-3", Accepts: knowing(1, 2)},
+	}
+	w.speak(time.Second, said...)
+	w.do(ConfigLoaded{Config: more})
+	for range 3 {
+		w.settle(true, "10.1.0.13")
+	}
+	w.speak(20*time.Second, said...)
+	w.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+	w.expectMoves(0)
+	view := w.state.View(true).Services[0].Buckets
+	if view.Waiting != 85 || len(view.Unknown) != 1 || view.Unknown[0] != (UnknownBackend{"web-3", "web-2"}) {
+		t.Errorf("%d wait, %+v", view.Waiting, view.Unknown)
+	}
+	said[1].Accepts = knowing(1, 3)
+	w.speak(3*time.Second, said...)
+	if n := w.owners()["web-3"]; n != 85 {
+		t.Errorf("web-3 has %d buckets", n)
+	}
+}
+
+// Until all have spoken to a controller that has started, nothing moves that need not.
+func TestAControllerThatHasStartedHearsAllAgentsFirst(t *testing.T) {
+	w := drained(t)
+	running, kept := w.last.Plan, w.last.Maps
+	c := parse(t, stateless)
+	c.Agents = &config.Agents{}
+	again := &world{t: t, state: New(w.now), now: w.now, accepts: true}
+	again.do(BucketMapsKept{Maps: kept})
+	again.do(ConfigLoaded{Config: c})
+	again.connect(running)
+	again.settle(true, "10.1.0.11", "10.1.0.12")
+	again.expectOwners(map[string]int{"web-2": 256})
+	again.pass(heardAfter + time.Second)
+	again.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+}
+
+func TestAgentsCountLessOftenTheOlderTheMoves(t *testing.T) {
+	w := New(time.Unix(0, 0))
+	if interval := w.CountInterval(); interval != countIntervalMax {
+		t.Errorf("without moves: %v", interval)
+	}
+	w.buckets.maps["web"] = &buckets.Map{Steps: map[uint64]buckets.Step{1: {At: w.now}}}
+	for age, want := range map[time.Duration]time.Duration{time.Second: time.Second, 50 * time.Second: 5 * time.Second, time.Hour: countIntervalMax} {
+		w.now = time.Unix(0, 0).Add(age)
+		if interval := w.CountInterval(); interval != want {
+			t.Errorf("after %v: %v", age, interval)
+		}
+	}
+}
