@@ -30,7 +30,8 @@ controller=$!
 setpriv --reuid guideway-speaker --regid guideway-speaker --init-groups --bounding-set -all,+net_bind_service --inh-caps -all,+net_bind_service --ambient-caps -all,+net_bind_service --no-new-privs \
     $(command_of guideway-speaker) 2>$STAGE/speaker.log &
 speaker=$!
-trap 'kill $forwarder $controller $speaker; wait' EXIT
+holders=
+trap 'kill $forwarder $controller $speaker $holders; wait' EXIT
 guideway() { $STAGE/usr/bin/guideway "$@"; }
 for i in $(seq 100); do guideway doctor 2>/dev/null | grep -q 'wanted and running' && break; sleep 0.1; done
 may() { echo "$@" may; as "$@" || { echo "$@: FAILED $?"; cat $STAGE/*.log; }; }
@@ -159,6 +160,70 @@ tail -n +$(($(cat $STAGE/before) + 1)) $STAGE/speaker.log
 	}
 	if t.Failed() {
 		t.Log(said)
+	}
+}
+
+// Each line of attacks is tried while the one before is still open.
+const attacks = `
+memory() { for p in $forwarder $controller $speaker; do sed -n 's/^VmRSS:[^0-9]*\([0-9]*\)[0-9]\{3\} kB/\1/p' /proc/$p/status; done | paste -sd' '; }
+held() { # NAME ARGUMENTS: goes on in the background, and has said what became of it
+    python3 $STAGE/tree/packaging/testdata/unfinished.py "${@:2}" >$STAGE/$1.out 2>&1 &
+    holders+=" $!"
+    for i in $(seq 300); do [ -s $STAGE/$1.out ] && break; sleep 0.1; done
+    echo "$1: $(cat $STAGE/$1.out)"
+}
+`
+
+func TestAsInstalledNobodyFillsMemoryWithUnfinishedMessages(t *testing.T) {
+	m := installed(t)
+	said := m.serving(attacks + `
+for i in 1 2 3; do guideway show services >/dev/null; done
+before=($(memory))
+held plan alice /run/guideway/forwarder-view.sock /guideway.forwarder.v1.Forwarder/SetPlan
+held status alice /run/guideway/forwarder-view.sock /guideway.forwarder.v1.Forwarder/GetStatus
+held operators bob /run/guideway/forwarder.sock /guideway.forwarder.v1.Forwarder/SetPlan
+held routes alice /run/guideway/speaker/speaker.sock /guideway.speaker.v1.Speaker/Set
+held state alice /run/guideway/speaker/speaker.sock /guideway.speaker.v1.Speaker/GetState
+held config alice /run/guideway/controller/controller-view.sock /guideway.controller.v1.Controller/ApplyConfig
+held services alice /run/guideway/controller/controller-view.sock /guideway.controller.v1.Controller/GetState
+after=($(memory))
+for i in 0 1 2; do (( ${after[i]} <= ${before[i]} + 20 )) || echo "process $i: ${before[i]} MB, then GREW to ${after[i]}"; done
+may alice $STAGE/usr/bin/guideway show services
+may alice $STAGE/usr/bin/guideway show bgp
+`)
+	// What is too long for a call that alice may make, the controller reads without
+	// keeping it, and refuses at its end.
+	for _, attack := range []string{"plan", "status", "operators", "routes", "state", "config"} {
+		if !strings.Contains(said, attack+": 8 of 8 refused") {
+			t.Errorf("%s: not all were refused", attack)
+		}
+	}
+	if strings.Contains(said, "GREW") || strings.Contains(said, "FAILED") {
+		t.Error("memory grew, or others were kept out")
+	}
+	if t.Failed() {
+		t.Log(said)
+	}
+}
+
+func TestAsInstalledIdleConnectionsKeepNobodyOut(t *testing.T) {
+	m := installed(t)
+	said := m.serving(attacks + `
+held forwarder bob /run/guideway/forwarder.sock
+held viewers alice /run/guideway/forwarder-view.sock
+held operators bob /run/guideway/controller/controller.sock
+held speaker alice /run/guideway/speaker/speaker.sock
+kill -9 $controller; wait $controller || true
+rm -f /run/guideway/controller/*.sock
+setpriv --reuid guideway --regid guideway --init-groups $(command_of guideway-controller) 2>$STAGE/controller.log &
+controller=$!
+for i in $(seq 100); do guideway doctor 2>/dev/null | grep -q 'wanted and running' && break; sleep 0.1; done
+guideway doctor || true
+may guideway $STAGE/usr/bin/guideway show bgp
+may guideway $STAGE/usr/bin/guideway show drops
+`)
+	if !strings.Contains(said, "wanted and running") || strings.Contains(said, "FAILED") {
+		t.Errorf("a restarted controller is kept out: %s", said)
 	}
 }
 

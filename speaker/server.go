@@ -5,20 +5,19 @@ package speaker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/user"
 	"strconv"
+	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/guideway/guideway/controller/rundir"
 	"github.com/guideway/guideway/controller/sinks/routes"
@@ -30,6 +29,13 @@ const (
 	streamsMax = 16
 	// A client may take this long until its connection is ready.
 	connectTimeout = 5 * time.Second
+	// Of a request of who may only look: it has nothing to say.
+	questionBytesMax = 64 << 10
+	// Of requests that are not read yet: over one stream, and over one connection.
+	streamWindowBytes     = 64 << 10
+	connectionWindowBytes = 256 << 10
+	// After a connection that could not be accepted.
+	acceptPause = 100 * time.Millisecond
 )
 
 type sockets struct {
@@ -56,14 +62,23 @@ func (s *sockets) close() {
 	_ = s.lock.Close()
 }
 
-type server struct {
-	speakerv1.UnimplementedSpeakerServer
-	p *process
-	// Users that may set what is desired.
-	setters map[uint32]bool
+// Who may make which call: setters every one, others those that are false here, and
+// no call that does not stand here. What is refused is so before its message is read.
+var settersOnly = map[string]bool{
+	speakerv1.Speaker_Set_FullMethodName:        true,
+	speakerv1.Speaker_Poll_FullMethodName:       true,
+	speakerv1.Speaker_GetState_FullMethodName:   false,
+	speakerv1.Speaker_GetDesired_FullMethodName: false,
 }
 
-func newServer(p *process, controllerUser string) (*grpc.Server, error) {
+// servers has one server for who may set what is desired, and one for who may look
+// and has nothing long to say.
+type servers struct {
+	setters         map[uint32]bool
+	setting, asking *grpc.Server
+}
+
+func newServers(p *process, controllerUser string) (*servers, error) {
 	setters := map[uint32]bool{0: true, uint32(os.Geteuid()): true}
 	if controllerUser != "" {
 		known, err := user.Lookup(controllerUser)
@@ -76,16 +91,93 @@ func newServer(p *process, controllerUser string) (*grpc.Server, error) {
 		}
 		setters[uint32(uid)] = true
 	}
-	s := grpc.NewServer(grpc.Creds(peerUser{insecure.NewCredentials()}), grpc.MaxRecvMsgSize(routes.MessageBytesMax), grpc.MaxSendMsgSize(routes.MessageBytesMax),
-		grpc.MaxConcurrentStreams(streamsMax), grpc.ConnectionTimeout(connectTimeout))
-	speakerv1.RegisterSpeakerServer(s, &server{p: p, setters: setters})
-	return s, nil
+	return &servers{setters: setters, setting: newServer(p, routes.MessageBytesMax), asking: newServer(p, questionBytesMax, grpc.InTapHandle(lookOnly))}, nil
+}
+
+func newServer(p *process, requestBytesMax int, options ...grpc.ServerOption) *grpc.Server {
+	s := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(requestBytesMax), grpc.MaxSendMsgSize(routes.MessageBytesMax),
+		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
+		grpc.MaxConcurrentStreams(streamsMax), grpc.ConnectionTimeout(connectTimeout))...)
+	speakerv1.RegisterSpeakerServer(s, &server{p: p})
+	return s
+}
+
+// lookOnly refuses who may not set, of whose request only the headers are there yet.
+func lookOnly(ctx context.Context, call *tap.Info) (context.Context, error) {
+	if needed, known := settersOnly[call.FullMethodName]; needed || !known {
+		return nil, status.Error(codes.PermissionDenied, "you may look, not set what is announced: that is the controller's")
+	}
+	return ctx, nil
+}
+
+// serve each connection by its user, until stop.
+func (s *servers) serve(listener net.Listener) {
+	setting, asking := newQueue(listener), newQueue(listener)
+	go func() { _ = s.setting.Serve(setting) }() // ends with stop
+	go func() { _ = s.asking.Serve(asking) }()
+	for {
+		conn, err := listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // descriptors are short: others may be closed meanwhile
+			time.Sleep(acceptPause)
+			continue
+		}
+		queue := asking
+		if client, known := conn.(*rundir.Conn); known && s.setters[client.Peer.UID] {
+			queue = setting
+		}
+		queue.put(conn)
+	}
+}
+
+func (s *servers) stop() {
+	s.setting.Stop()
+	s.asking.Stop()
+}
+
+// queue is a listener of connections that another one accepted.
+type queue struct {
+	net.Listener
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func newQueue(of net.Listener) *queue {
+	return &queue{Listener: of, conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func (q *queue) put(conn net.Conn) {
+	select {
+	case q.conns <- conn:
+	case <-q.closed:
+		_ = conn.Close() // nobody serves it
+	}
+}
+
+func (q *queue) Accept() (net.Conn, error) {
+	select {
+	case conn := <-q.conns:
+		return conn, nil
+	case <-q.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (q *queue) Close() error {
+	q.once.Do(func() { close(q.closed) })
+	return nil
+}
+
+type server struct {
+	speakerv1.UnimplementedSpeakerServer
+	p *process
 }
 
 func (s *server) Set(ctx context.Context, request *speakerv1.SetRequest) (*speakerv1.SetResponse, error) {
-	if err := s.controllersOnly(ctx); err != nil {
-		return nil, err
-	}
+	s.p.heardController()
 	select {
 	case s.p.sets <- request:
 		return &speakerv1.SetResponse{}, nil
@@ -94,10 +186,8 @@ func (s *server) Set(ctx context.Context, request *speakerv1.SetRequest) (*speak
 	}
 }
 
-func (s *server) Poll(ctx context.Context, request *speakerv1.PollRequest) (*speakerv1.State, error) {
-	if err := s.controllersOnly(ctx); err != nil {
-		return nil, err
-	}
+func (s *server) Poll(_ context.Context, request *speakerv1.PollRequest) (*speakerv1.State, error) {
+	s.p.heardController()
 	s.p.peerWell.Store(request.GetPeerWell())
 	return s.p.state(), nil
 }
@@ -110,50 +200,5 @@ func (s *server) GetDesired(context.Context, *speakerv1.GetDesiredRequest) (*spe
 	return s.p.shown.Load().desired, nil
 }
 
-// controllersOnly lets the controller's user in, and takes its call for a sign
-// of life.
-func (s *server) controllersOnly(ctx context.Context) error {
-	from, known := peer.FromContext(ctx)
-	if !known {
-		return status.Error(codes.PermissionDenied, "the caller is not known")
-	}
-	caller, known := from.AuthInfo.(peerInfo)
-	if !known || !s.setters[caller.uid] {
-		return status.Errorf(codes.PermissionDenied, "user %d may look, not set what is announced: that is the controller's", caller.uid)
-	}
-	s.p.called.Store(time.Now().UnixNano())
-	return nil
-}
-
-// peerUser has the kernel say who is at the other end of a connection
-// (SO_PEERCRED).
-type peerUser struct {
-	credentials.TransportCredentials
-}
-
-type peerInfo struct {
-	credentials.CommonAuthInfo
-	uid uint32
-}
-
-func (peerInfo) AuthType() string { return "peercred" }
-
-func (peerUser) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	socket, is := conn.(*net.UnixConn)
-	if !is {
-		return nil, nil, fmt.Errorf("a connection from %s is no unix socket's", conn.RemoteAddr())
-	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return nil, nil, err
-	}
-	var found *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) { found, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return nil, nil, err
-	}
-	if failed != nil {
-		return nil, nil, failed
-	}
-	return conn, peerInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}, found.Uid}, nil
-}
+// heardController takes a setter's call for a sign of life.
+func (p *process) heardController() { p.called.Store(time.Now().UnixNano()) }

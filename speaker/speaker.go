@@ -127,7 +127,7 @@ func Run(ctx context.Context, options Options) error {
 	p.applier = newApplier(p.log, bgp.New(p.log, func(s bgp.NeighborState) { logSession(p.log, s) }))
 	p.restore()
 	p.decide(time.Now()) // before it is asked what it does
-	server, err := newServer(p, options.ControllerUser)
+	servers, err := newServers(p, options.ControllerUser)
 	if err != nil {
 		return err
 	}
@@ -143,8 +143,8 @@ func Run(ctx context.Context, options Options) error {
 	go p.applier.run(work)
 	go p.keeper.run(work)
 	go health.Watch(work, options.RunDir, p.heardOfHealth)
-	go func() { _ = server.Serve(sockets.listener) }() // ends with Stop
-	defer server.Stop()
+	go servers.serve(sockets.listener) // ends with sockets.close
+	defer servers.stop()
 	p.notify.Ready()
 	p.log.Info("speaker started", "version", options.Version, "run_dir", options.RunDir, "state_dir", options.StateDir)
 	p.loop(ctx)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"net/http"
 	"os/user"
 	"path/filepath"
@@ -14,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/guideway/guideway/controller/rundir"
 )
 
 // Caller is who made a request.
@@ -44,12 +43,12 @@ type Admission func(*http.Request, *clientConn) Caller
 func Users(socket Role) Admission {
 	return func(_ *http.Request, conn *clientConn) Caller {
 		caller := Caller{From: filepath.Base(conn.LocalAddr().String())}
-		credentials, err := conn.credentials()
-		if err != nil {
+		client, known := conn.Conn.(*rundir.Conn)
+		if !known {
 			return caller // has no role
 		}
-		caller.Name, caller.UID, caller.PID = userName(credentials.Uid), &credentials.Uid, credentials.Pid
-		caller.Role = ofUser(credentials.Uid, socket)
+		uid := client.Peer.UID
+		caller.Name, caller.UID, caller.PID, caller.Role = userName(uid), &uid, client.Peer.PID, ofUser(uid, socket)
 		return caller
 	}
 }
@@ -91,22 +90,6 @@ func namesOf(certificate *x509.Certificate) []string {
 		names = append(names, name)
 	}
 	return names
-}
-
-// credentials of the process at the other end, by the kernel (SO_PEERCRED).
-func (c *clientConn) credentials() (*unix.Ucred, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var credentials *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		credentials, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil || failed != nil {
-		return nil, errors.Join(err, failed)
-	}
-	return credentials, nil
 }
 
 func userName(uid uint32) string {

@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -22,7 +21,8 @@ import (
 )
 
 const (
-	// More wait in the kernel's queue. Each takes some 50 KiB.
+	// Over TCP; more wait in the kernel's queue. Each takes some 50 KiB. Package rundir
+	// limits those of a socket.
 	connectionsMax = 256
 	// Requests at a time over one connection.
 	streamsMax = 16
@@ -148,58 +148,34 @@ func takePlace(ctx context.Context, places chan struct{}) (func(), error) {
 	}
 }
 
-// listen hands out connections that are counted, up to a number at a time.
-func (l *limiter) listen(listener net.Listener) net.Listener {
-	return &limitedListener{Listener: listener, limiter: l, places: make(chan struct{}, connectionsMax), closed: make(chan struct{})}
+// count what the clients of a listener have not taken.
+func (l *limiter) count(listener net.Listener) net.Listener {
+	return countingListener{listener, l}
 }
 
-type limitedListener struct {
+type countingListener struct {
 	net.Listener
 	limiter *limiter
-	places  chan struct{}
-	once    sync.Once
-	closed  chan struct{}
 }
 
-func (l *limitedListener) Accept() (net.Conn, error) {
-	select {
-	case l.places <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
+func (l countingListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
-		<-l.places
 		return nil, err
 	}
-	return &clientConn{Conn: conn, limiter: l.limiter, leave: func() { <-l.places }}, nil
-}
-
-func (l *limitedListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
+	return &clientConn{Conn: conn, limiter: l.limiter}, nil
 }
 
 // clientConn counts what its client has not taken yet.
 type clientConn struct {
 	net.Conn
 	limiter *limiter
-	leave   func()
 	once    sync.Once
 
 	// Under the limiter's lock.
 	bytes   int
 	closed  bool
 	tooLate *time.Timer
-}
-
-// SyscallConn is for those who ask the kernel who the client is.
-func (c *clientConn) SyscallConn() (syscall.RawConn, error) {
-	inner, ok := c.Conn.(syscall.Conn)
-	if !ok {
-		return nil, syscall.EINVAL
-	}
-	return inner.SyscallConn()
 }
 
 // add an answer; false: there is no room for it.
@@ -244,7 +220,6 @@ func (c *clientConn) Close() error {
 		c.closed = true
 		c.limiter.mu.Unlock()
 		c.take(math.MaxInt)
-		c.leave()
 	})
 	return c.Conn.Close()
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -80,13 +81,13 @@ func (strictJSON) Unmarshal(data []byte, message any) error {
 
 // Serve until Stop.
 func (s *Server) Serve(listener net.Listener) error {
-	return notStopped(s.http.Serve(s.limiter.listen(listener)))
+	return notStopped(s.http.Serve(s.limiter.count(listener)))
 }
 
 // ServeTLS until Stop.
 func (s *Server) ServeTLS(listener net.Listener, config *tls.Config) error {
 	s.http.TLSConfig = config
-	return notStopped(s.http.ServeTLS(s.limiter.listen(listener), "", ""))
+	return notStopped(s.http.ServeTLS(s.limiter.count(netutil.LimitListener(listener, connectionsMax)), "", ""))
 }
 
 func notStopped(err error) error {

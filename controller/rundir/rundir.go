@@ -60,7 +60,7 @@ func writeAt0(file *os.File, text string) error {
 const socketPathMax = 107
 
 // Listen on a socket in a directory that is locked, for its owner and for the
-// group's members. notShared says why it is for its owner only: no such group
+// group's members; it accepts Conns, a bounded number at a time. notShared says why it is for its owner only: no such group
 // (the lab, a first try), or not ours to give.
 func Listen(path, group string) (listener net.Listener, notShared string, err error) {
 	if len(path) > socketPathMax {
@@ -84,7 +84,7 @@ func Listen(path, group string) (listener net.Listener, notShared string, err er
 	if err := share(path, group); err != nil {
 		notShared = fmt.Sprintf("%s is for its owner only: %v", path, err)
 	}
-	return listener, notShared, nil
+	return &clients{Listener: listener}, notShared, nil
 }
 
 // share lets the group's members connect. The mode comes last: before that the

@@ -1,6 +1,9 @@
 //! The gRPC socket's connections, and what their clients may cost, however
 //! many they are and whatever they do.
 //!
+//! Who connects is let in at once, and the kernel says who it is. When there are
+//! too many, one of the user that has the most ends: nobody keeps others out.
+//!
 //! A client that does not read costs the memory of its answers: these bytes
 //! are counted from the moment an answer exists until the kernel has taken
 //! them ([`Client::add`], [`Limits`]).
@@ -14,14 +17,16 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
-use tonic::transport::server::{Connected, UdsConnectInfo};
+use tonic::transport::server::Connected;
 
-/// Connections at a time; more wait in the kernel's queue. Each takes some
-/// 50 KiB.
+use crate::process::peer::{Peer, dispensable};
+
+/// Connections at a time over one socket. Each takes some 50 KiB, and its
+/// requests at most their HTTP/2 window.
 const CONNECTIONS_MAX: usize = 256;
 
 /// Of all answers not yet taken; one that is larger is sent alone.
@@ -38,13 +43,24 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 struct Limits {
     /// Of answers not yet taken.
     bytes: AtomicUsize,
+    places: Mutex<Vec<Place>>,
+}
+
+/// A connection's place. It ends with its sender.
+#[derive(Debug)]
+struct Place {
+    client: Arc<Client>,
+    _end: oneshot::Sender<()>,
 }
 
 /// One connection's client, as its requests know it.
 #[derive(Debug)]
 pub struct Client {
     limits: Arc<Limits>,
+    peer: Peer,
     owed: Mutex<Owed>,
+    /// When it sent or took anything last.
+    used: Mutex<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -54,16 +70,17 @@ struct Owed {
     closed: bool,
 }
 
-/// What every request knows of where it came from.
-#[derive(Debug, Clone)]
-pub struct ConnectInfo {
-    /// Its connection.
-    pub client: Arc<Client>,
-    /// The process at its other end.
-    pub process: UdsConnectInfo,
-}
-
 impl Client {
+    fn new(limits: &Arc<Limits>, peer: Peer) -> Client {
+        let used = Mutex::new(Instant::now());
+        Client { limits: Arc::clone(limits), peer, owed: Mutex::default(), used }
+    }
+
+    /// The user that connected, by the kernel's word.
+    pub fn user(&self) -> u32 {
+        self.peer.user
+    }
+
     /// Counts an answer of `bytes` bytes; an error: there is no room for it.
     pub fn add(&self, bytes: usize) -> Result<(), Status> {
         let mut owed = self.owed.lock().expect("no holder of this lock panics");
@@ -105,17 +122,45 @@ impl Client {
         let owed = self.owed.lock().expect("no holder of this lock panics");
         owed.since.is_some_and(|since| since.elapsed() > ANSWER_TIMEOUT)
     }
+
+    fn use_now(&self) {
+        *self.used.lock().expect("no holder of this lock panics") = Instant::now();
+    }
+
+    fn used(&self) -> Instant {
+        *self.used.lock().expect("no holder of this lock panics")
+    }
 }
 
-/// Accepts connections, a bounded number at a time.
+impl Limits {
+    /// Gives a client a place, and takes another's where there are too many.
+    fn enter(&self, client: &Arc<Client>) -> oneshot::Receiver<()> {
+        let mut places = self.places.lock().expect("no holder of this lock panics");
+        if places.len() >= CONNECTIONS_MAX {
+            let used = places.iter().map(|place| (place.client.peer, place.client.used()));
+            let dispensable = dispensable(used).expect("there are places");
+            places.swap_remove(dispensable);
+        }
+        let (end, ended) = oneshot::channel();
+        places.push(Place { client: Arc::clone(client), _end: end });
+        ended
+    }
+
+    fn leave(&self, client: &Arc<Client>) {
+        let mut places = self.places.lock().expect("no holder of this lock panics");
+        places.retain(|place| !Arc::ptr_eq(&place.client, client));
+    }
+}
+
+/// Accepts connections; a bounded number live at a time.
 pub fn accept(listener: UnixListener) -> ReceiverStream<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
-        let (limits, places) = (Arc::default(), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
-        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        let limits = Arc::default();
+        loop {
             let connection = tokio::select! {
                 accepted = listener.accept() => {
-                    accepted.map(|(stream, _)| Connection::new(stream, &limits, place))
+                    accepted.and_then(|(stream, _)| Connection::new(stream, &limits))
                 }
                 () = sender.closed() => return,
             };
@@ -138,35 +183,39 @@ pub struct Connection {
     stream: UnixStream,
     client: Arc<Client>,
     looks: Interval,
-    _place: OwnedSemaphorePermit,
+    /// Another client has its place.
+    ended: oneshot::Receiver<()>,
 }
 
 impl Connection {
-    fn new(stream: UnixStream, limits: &Arc<Limits>, place: OwnedSemaphorePermit) -> Connection {
-        let client = Client { limits: Arc::clone(limits), owed: Mutex::default() };
+    fn new(stream: UnixStream, limits: &Arc<Limits>) -> io::Result<Connection> {
+        let peer = Peer::of(&stream).ok_or(io::ErrorKind::NotConnected)?;
+        let client = Arc::new(Client::new(limits, peer));
         let mut looks = interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Connection { stream, client: Arc::new(client), looks, _place: place }
+        let ended = limits.enter(&client);
+        Ok(Connection { stream, client, looks, ended })
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         self.client.close();
+        self.client.limits.leave(&self.client);
     }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ConnectInfo;
+    type ConnectInfo = Arc<Client>;
 
-    fn connect_info(&self) -> ConnectInfo {
-        ConnectInfo { client: Arc::clone(&self.client), process: self.stream.connect_info() }
+    fn connect_info(&self) -> Arc<Client> {
+        Arc::clone(&self.client)
     }
 }
 
 impl AsyncRead for Connection {
-    /// HTTP/2 always waits for the next frame: here a client that is too slow
-    /// is found.
+    /// HTTP/2 always waits for the next frame: here a client that is too slow is
+    /// found, and one that has lost its place.
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -177,7 +226,15 @@ impl AsyncRead for Connection {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        if Pin::new(&mut self.ended).poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.client.use_now();
+        }
+        read
     }
 }
 
@@ -217,6 +274,7 @@ impl Connection {
     fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = written {
             self.client.take(bytes);
+            self.client.use_now();
         }
         written
     }
@@ -226,8 +284,35 @@ impl Connection {
 mod tests {
     use super::*;
 
+    fn client_of(limits: &Arc<Limits>, user: u32) -> Client {
+        Client::new(limits, Peer { user, process: 1 })
+    }
+
+    #[test]
+    fn idle_connections_of_one_user_keep_no_other_user_out() {
+        let limits: Arc<Limits> = Arc::default();
+        let enter = |user| {
+            let client = Arc::new(client_of(&limits, user));
+            let ended = limits.enter(&client);
+            (client, ended)
+        };
+        let is_open = |ended: &mut oneshot::Receiver<()>| {
+            matches!(ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+        };
+        let (controller, mut ended) = enter(998);
+        let mut idle: Vec<_> = (0..2 * CONNECTIONS_MAX).map(|_| enter(1000)).collect();
+        assert!(is_open(&mut ended), "the controller's connection ended");
+        let open = idle.iter_mut().filter_map(|(_, ended)| is_open(ended).then_some(())).count();
+        assert_eq!(open, CONNECTIONS_MAX - 1);
+        limits.leave(&controller);
+        let (_, mut ended) = enter(998);
+        assert!(is_open(&mut ended), "a new controller is kept out");
+        let places = limits.places.lock().unwrap();
+        assert_eq!(places.iter().filter(|place| place.client.user() == 998).count(), 1);
+    }
+
     fn client(limits: &Arc<Limits>) -> Client {
-        Client { limits: Arc::clone(limits), owed: Mutex::default() }
+        client_of(limits, 0)
     }
 
     #[test]

@@ -2,4 +2,5 @@
 //! the gRPC calls, who may make which, and how many at a time.
 
 pub mod clients;
+mod rights;
 pub mod server;

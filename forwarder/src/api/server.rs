@@ -1,5 +1,5 @@
-//! The gRPC service on the unix sockets: words for the wire, and who may say
-//! them. What is asked is done by [`Control`].
+//! The gRPC service on the unix sockets: words for the wire. Who may say them
+//! stands in [`rights`](crate::api::rights); what is asked is done by [`Control`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,13 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::api::clients::{self, ConnectInfo};
-use crate::control::{Capture, Control, PLAN_BYTES_MAX, Refusal};
+use crate::api::clients::{self, Client};
+pub use crate::api::rights::Access;
+use crate::api::rights::{Guard, user_of, view_only};
+use crate::control::{Capture, Control, Refusal};
 use crate::observe::metrics::SharedPage;
 use crate::process::successor;
-use crate::proto::forwarder_server::{Forwarder, ForwarderServer};
+use crate::proto::forwarder_server::Forwarder;
 use crate::proto::{
     CaptureRequest, CaptureResponse, ComparePlanRequest, ComparePlanResponse, ExplainRequest,
     ExplainResponse, GetConnectionsRequest, GetConnectionsResponse, GetCountersRequest,
@@ -35,6 +37,10 @@ const CAPTURE_PAUSE: Duration = Duration::from_millis(10);
 /// Requests at a time over one connection.
 const STREAMS_MAX: u32 = 32;
 
+/// Of requests that are not read yet: over one stream, and over one connection.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+
 /// Answers that are made at a time: each keeps a core busy that workers may
 /// need. Plans have a call of their own.
 const ANSWERS_MAX: usize = 2;
@@ -46,18 +52,6 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a socket's clients may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Look.
-    View,
-    /// Look and capture; and the user with this id may set the plan.
-    Operate {
-        /// The controller's.
-        controller: u32,
-    },
-}
-
 /// Serves until `stop` resolves.
 pub async fn serve(
     listener: UnixListener,
@@ -68,16 +62,15 @@ pub async fn serve(
 ) -> Result<(), tonic::transport::Error> {
     let places = || Semaphore::new(ANSWERS_MAX);
     let (answers, states) = (places(), places());
-    let (comparisons, successors) = (Semaphore::new(1), Semaphore::new(1));
-    let service = Service { control, page, access, answers, states, comparisons, successors };
-    let service = ForwarderServer::new(service)
-        .max_decoding_message_size(PLAN_BYTES_MAX)
-        .max_encoding_message_size(PLAN_BYTES_MAX);
+    let successors = Semaphore::new(1);
+    let service = Service { control, page, access, answers, states, successors };
     let server = tonic::transport::Server::builder()
         .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .add_service(service);
+        .add_service(Guard::new(service, access));
     server.serve_with_incoming_shutdown(clients::accept(listener), stop).await
 }
 
@@ -88,8 +81,6 @@ struct Service {
     answers: Semaphore,
     /// Places for what a controller asks now and then.
     states: Semaphore,
-    /// One place: a comparison builds tables and reads all connections.
-    comparisons: Semaphore,
     /// One place: of two successors one would be refused anyway.
     successors: Semaphore,
     access: Access,
@@ -124,8 +115,8 @@ impl Service {
 
 /// Counts an answer to the client that asked.
 fn answer<Q, T: Message>(request: &Request<Q>, message: T) -> Result<Response<T>, Status> {
-    if let Some(from) = request.extensions().get::<ConnectInfo>() {
-        from.client.add(message.encoded_len())?;
+    if let Some(client) = request.extensions().get::<Arc<Client>>() {
+        client.add(message.encoded_len())?;
     }
     Ok(Response::new(message))
 }
@@ -133,34 +124,7 @@ fn answer<Q, T: Message>(request: &Request<Q>, message: T) -> Result<Response<T>
 /// The controller's user, over the socket that takes plans.
 fn is_controller<T>(access: Access, request: &Request<T>) -> bool {
     let Access::Operate { controller } = access else { return false };
-    peer_uid(request) == Some(controller)
-}
-
-/// The user id of the process that made the connection.
-fn peer_uid<T>(request: &Request<T>) -> Option<u32> {
-    let info = request.extensions().get::<ConnectInfo>()?;
-    info.process.peer_cred.map(|peer| peer.uid())
-}
-
-/// What decides on all traffic comes from the controller's user alone.
-fn refuse_others<T>(access: Access, request: &Request<T>, what: &str) -> Result<(), Status> {
-    let Access::Operate { controller } = access else {
-        return Err(view_only(&format!("{what} come")));
-    };
-    if is_controller(access, request) {
-        return Ok(());
-    }
-    let uid = peer_uid(request).map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
-    Err(Status::permission_denied(format!(
-        "{what} come from the controller alone, which runs with user id {controller}, not {uid}: \
-         run it as that user, or start the forwarder with another --controller-user"
-    )))
-}
-
-fn view_only(what: &str) -> Status {
-    Status::permission_denied(format!(
-        "this socket is for looking only; {what} at forwarder.sock, which takes group guideway-operate"
-    ))
+    user_of(request.extensions()) == Some(controller)
 }
 
 impl From<Refusal> for Status {
@@ -179,7 +143,6 @@ impl Forwarder for Service {
         &self,
         request: Request<SetPlanRequest>,
     ) -> Result<Response<SetPlanResponse>, Status> {
-        refuse_others(self.access, &request, "plans")?;
         let Some(plan) = request.into_inner().plan else {
             return Err(Status::invalid_argument("plan: missing"));
         };
@@ -204,12 +167,10 @@ impl Forwarder for Service {
         &self,
         request: Request<ComparePlanRequest>,
     ) -> Result<Response<ComparePlanResponse>, Status> {
-        refuse_others(self.access, &request, "plans")?;
         let Some(plan) = request.get_ref().plan.clone() else {
             return Err(Status::invalid_argument("plan: missing"));
         };
-        let compared =
-            self.queue(&self.comparisons, move |control| control.compare_plan(plan)).await??;
+        let compared = self.run(move |control| control.compare_plan(plan)).await??;
         answer(&request, compared)
     }
 
@@ -258,9 +219,8 @@ impl Forwarder for Service {
 
     async fn take_over(
         &self,
-        request: Request<TakeOverRequest>,
+        _: Request<TakeOverRequest>,
     ) -> Result<Response<TakeOverResponse>, Status> {
-        refuse_others(self.access, &request, "requests to take over")?;
         let Ok(_place) = self.successors.try_acquire() else {
             return Err(Status::aborted("another successor is about to take over"));
         };
@@ -283,10 +243,6 @@ impl Forwarder for Service {
         &self,
         request: Request<CaptureRequest>,
     ) -> Result<Response<Self::CaptureStream>, Status> {
-        // Packets are people's letters.
-        if self.access == Access::View {
-            return Err(view_only("captures are made"));
-        }
         let capture = self.control.capture(&request.into_inner())?;
         let (sender, receiver) = mpsc::channel(CAPTURE_MESSAGES);
         tokio::task::spawn_blocking(move || stream(capture, &sender));
@@ -302,8 +258,8 @@ impl Forwarder for Service {
             return Err(view_only("fresh pages are made"));
         }
         let page = if fresh { self.page.fresh().await } else { self.page.get().await };
-        if let Some(from) = request.extensions().get::<ConnectInfo>() {
-            from.client.add(page.len())?;
+        if let Some(client) = request.extensions().get::<Arc<Client>>() {
+            client.add(page.len())?;
         }
         Ok(Response::new(GetMetricsResponse { text: (*page).clone() }))
     }

@@ -2,7 +2,6 @@
 //! most [`CLIENTS_MAX`] connections, answers one request of each in a round,
 //! and never waits for a client.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -11,10 +10,10 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 
 use crate::observe::health::Health;
+use crate::process::peer::{Peer, dispensable};
 use crate::proto::HealthRequest;
 
 /// Connections at a time: controller, speaker, and some to spare. One more takes
@@ -33,20 +32,6 @@ struct Client {
     socket: OwnedFd,
     peer: Peer,
     asked: Instant,
-}
-
-/// The other end of a connection, as the kernel tells (`SO_PEERCRED`).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Peer {
-    user: u32,
-    process: i32,
-}
-
-impl Peer {
-    fn of(socket: &OwnedFd) -> Option<Peer> {
-        let peer = socket_peercred(socket).ok()?;
-        Some(Peer { user: peer.uid.as_raw(), process: peer.pid.as_raw_nonzero().get() })
-    }
 }
 
 /// Answers from now on, on a thread of its own.
@@ -101,24 +86,10 @@ fn accept(listener: &OwnedFd, clients: &mut Vec<Client>) {
     };
     let Some(peer) = Peer::of(&socket) else { return };
     if clients.len() >= CLIENTS_MAX {
-        clients.swap_remove(dispensable(clients));
+        let used = clients.iter().map(|client| (client.peer, client.asked));
+        clients.swap_remove(dispensable(used).expect("there are clients"));
     }
     clients.push(Client { socket, peer, asked: Instant::now() });
-}
-
-/// The client whose last request is the oldest, of the process that has the most,
-/// of the user that has the most.
-fn dispensable(clients: &[Client]) -> usize {
-    let mut of_user = BTreeMap::<u32, usize>::new();
-    let mut of_process = BTreeMap::<Peer, usize>::new();
-    for client in clients {
-        *of_user.entry(client.peer.user).or_default() += 1;
-        *of_process.entry(client.peer).or_default() += 1;
-    }
-    let rank = |client: &Client| {
-        (of_user[&client.peer.user], of_process[&client.peer], client.asked.elapsed())
-    };
-    (0..clients.len()).max_by_key(|index| rank(&clients[*index])).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -228,22 +199,6 @@ mod tests {
             }
             flood.join().unwrap();
         });
-    }
-
-    #[test]
-    fn many_processes_of_one_user_cannot_take_another_users_place() {
-        let now = Instant::now();
-        let client = |user, process, idle_ms| Client {
-            socket: seqpacket(),
-            peer: Peer { user, process },
-            asked: now.checked_sub(Duration::from_millis(idle_ms)).unwrap(),
-        };
-        // The speaker is the idlest of all, and all processes have one connection.
-        let mut clients = vec![client(998, 1, 90)];
-        clients.extend((2..=15).map(|process| client(1000, process, u64::from(process == 7))));
-        clients.push(client(997, 16, 50));
-        let asked_last = clients[dispensable(&clients)].peer;
-        assert!(asked_last == Peer { user: 1000, process: 7 });
     }
 
     #[test]
