@@ -36,16 +36,16 @@ type AgentSaid struct {
 	// Packets come out of tunnels there.
 	Serves bool
 	// Its own addresses: it is the agent of all backends that have one of them.
-	Own map[buckets.AgentAddress]bool
+	Own map[config.AgentAddress]bool
 	// Backends whose agents' packets it takes; nil: it does not say.
-	Accepts map[buckets.AgentAddress]bool
+	Accepts map[config.AgentAddress]bool
 }
 
 // agentSaid is what is kept of it.
 type agentSaid struct {
 	at      time.Time
 	speaks  bool // within speaksFor of the latest that serves
-	accepts map[buckets.AgentAddress]bool
+	accepts map[config.AgentAddress]bool
 }
 
 // agentsState is what is known of the agents.
@@ -165,7 +165,7 @@ func (s *State) accepts(backend string, other netip.Addr) bool {
 	if said.at.IsZero() {
 		return s.agents.allHeard // else it is not known yet
 	}
-	return said.accepts == nil || said.accepts[buckets.AgentAddressOf(other)]
+	return said.accepts == nil || said.accepts[config.AgentAddressOf(other)]
 }
 
 // silentAgents of backends that need theirs, in order of name.

@@ -88,10 +88,10 @@ func TestOnlyStatelessServicesKeepABackendWhoseAgentSpeaks(t *testing.T) {
 }
 
 // knowing agents of the backends with these numbers.
-func knowing(numbers ...byte) map[buckets.AgentAddress]bool {
-	known := map[buckets.AgentAddress]bool{}
+func knowing(numbers ...byte) map[config.AgentAddress]bool {
+	known := map[config.AgentAddress]bool{}
 	for _, number := range numbers {
-		known[buckets.AgentAddressOf(netip.AddrFrom4([4]byte{10, 1, 0, 10 + number}))] = true
+		known[config.AgentAddressOf(netip.AddrFrom4([4]byte{10, 1, 0, 10 + number}))] = true
 	}
 	return known
 }

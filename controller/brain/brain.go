@@ -154,7 +154,7 @@ type inputs struct {
 	statelessPools map[string]bool
 	// Backends whose agents keep connections alive; and by address.
 	needAgents map[string]bool
-	backendsAt map[buckets.AgentAddress][]string
+	backendsAt map[config.AgentAddress][]string
 	// The members of each group.
 	groups map[string][]config.Member
 	// Services of each group, and what they have in common; those that spill

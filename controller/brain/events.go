@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -237,7 +236,7 @@ func newInputs(c *config.Config) *inputs {
 		groupsOf:       map[string][]string{},
 		statelessPools: map[string]bool{},
 		needAgents:     map[string]bool{},
-		backendsAt:     map[buckets.AgentAddress][]string{},
+		backendsAt:     map[config.AgentAddress][]string{},
 		groups:         map[string][]config.Member{},
 		servicesOf:     map[string]int{},
 		rules:          map[string]groupRule{},
@@ -307,7 +306,7 @@ func (in *inputs) indexPools() {
 // indexAgents notes what is for stateless services alone, and which backends need an agent.
 func (in *inputs) indexAgents() {
 	for i := range in.config.Backends {
-		at := buckets.AgentAddressOf(in.config.Backends[i].Address)
+		at := config.AgentAddressOf(in.config.Backends[i].Address)
 		in.backendsAt[at] = append(in.backendsAt[at], in.config.Backends[i].Name)
 	}
 	for i := range in.services {

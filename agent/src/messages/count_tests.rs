@@ -168,7 +168,7 @@ fn without_connections_there_is_one_part() {
     assert_ne!(bodies, counting().uncounted(&Said::default()), "nothing was counted");
 }
 
-/// As the controllers' code has it (controller/buckets).
+/// As the controllers' code has it (controller/config).
 #[test]
 fn an_agents_address_is_the_beginning_of_its_digest() {
     assert_eq!(brief("10.1.0.12".parse().unwrap()), brief("::ffff:10.1.0.12".parse().unwrap()));

@@ -17,7 +17,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/guideway/guideway/controller/buckets"
+	"github.com/guideway/guideway/controller/config"
 	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -45,10 +45,10 @@ type State struct {
 	// Packets come out of tunnels there.
 	Serves bool
 	// Its own addresses: it is the agent of all backends that have one of them.
-	Own map[buckets.AgentAddress]bool
+	Own map[config.AgentAddress]bool
 	// Backends whose agents' packets it takes. nil: it does not say, being of a former
 	// version.
-	Accepts map[buckets.AgentAddress]bool
+	Accepts map[config.AgentAddress]bool
 }
 
 // receiver is the listener without its sockets and clock.
@@ -148,18 +148,18 @@ func (r *receiver) assemble(s *session, d *datagram, now time.Time) (answers [][
 	return r.answer(s, d, s.nonce, parts[0].GetServices()), state
 }
 
-func accepts(parts []*agentv1.StatePart) map[buckets.AgentAddress]bool {
-	all := map[buckets.AgentAddress]bool{}
+func accepts(parts []*agentv1.StatePart) map[config.AgentAddress]bool {
+	all := map[config.AgentAddress]bool{}
 	for _, part := range parts {
 		maps.Copy(all, addresses(part.GetAccepts()))
 	}
 	return all
 }
 
-func addresses(bytes []byte) map[buckets.AgentAddress]bool {
-	all := map[buckets.AgentAddress]bool{}
-	for address := range slices.Chunk(bytes, len(buckets.AgentAddress{})) {
-		all[buckets.AgentAddress(address)] = true
+func addresses(bytes []byte) map[config.AgentAddress]bool {
+	all := map[config.AgentAddress]bool{}
+	for address := range slices.Chunk(bytes, len(config.AgentAddress{})) {
+		all[config.AgentAddress(address)] = true
 	}
 	return all
 }

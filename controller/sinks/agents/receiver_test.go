@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/guideway/guideway/controller/buckets"
+	"github.com/guideway/guideway/controller/config"
 	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 	"google.golang.org/protobuf/proto"
@@ -143,7 +143,7 @@ func TestAStateSaysWhatItsAgentCanDo(t *testing.T) {
 	if former.Serves || former.Accepts != nil || former.Counts["web"] == nil || former.Counted != former.Received {
 		t.Errorf("a former version's: %+v", former)
 	}
-	other := buckets.AgentAddressOf(netip.MustParseAddr("10.1.0.12"))
+	other := config.AgentAddressOf(netip.MustParseAddr("10.1.0.12"))
 	p.standing, p.accepts = &agentv1.Standing{Serves: true, Own: other[:]}, other[:]
 	spoke := p.send(p.state(nil, nil)...)[0]
 	if !spoke.Serves || !spoke.Own[other] || len(spoke.Accepts) != 1 || !spoke.Accepts[other] || spoke.Counts != nil || !spoke.Counted.IsZero() {

@@ -8,7 +8,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
@@ -97,7 +96,7 @@ func partsOf(bodies [][]byte) (parts []*agentv1.StatePart, ok bool) {
 	for _, body := range bodies {
 		part := &agentv1.StatePart{}
 		parts = append(parts, part)
-		if proto.Unmarshal(body, part) != nil || part.GetServices() != parts[0].GetServices() || (len(part.GetAccepts())|len(part.GetStanding().GetOwn()))%len(buckets.AgentAddress{}) != 0 {
+		if proto.Unmarshal(body, part) != nil || part.GetServices() != parts[0].GetServices() || (len(part.GetAccepts())|len(part.GetStanding().GetOwn()))%len(config.AgentAddress{}) != 0 {
 			return nil, false
 		}
 	}

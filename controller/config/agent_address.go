@@ -1,4 +1,4 @@
-package buckets
+package config
 
 import (
 	"crypto/sha256"

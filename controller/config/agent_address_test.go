@@ -1,4 +1,4 @@
-package buckets
+package config
 
 import (
 	"encoding/hex"
