@@ -53,7 +53,7 @@ func runForwarder(runDir string) {
 			case "block":
 				_, _ = unix.Poll(nil, -1)
 			case "loop":
-				for {
+				for orders.Load() == order {
 				}
 			}
 			for began := time.Now(); time.Since(began) < 5*time.Millisecond; {
@@ -81,8 +81,8 @@ func answerFrom(runDir string, heartbeat *atomic.Int64) {
 	for {
 		conn, _, err := unix.Accept(listener)
 		for err == nil {
-			var n int
-			if n, err = unix.Read(conn, buffer); n == 0 {
+			n, readErr := unix.Read(conn, buffer)
+			if n == 0 || readErr != nil {
 				break
 			}
 			request := &forwarderv1.HealthRequest{}
