@@ -24,7 +24,7 @@ const (
 	HeartbeatAgeMax = time.Second
 	// WaitMax: a thread that waited longer for a processor makes the machine slow.
 	// Packets wait as long, or are dropped when the device's queue is full.
-	WaitMax = 250 * time.Millisecond
+	WaitMax = time.Second
 	// StarvedMax: a thread that waited this long counts as hanging where a peer is
 	// known to be well, which takes the traffic.
 	StarvedMax = 5 * time.Second

@@ -97,7 +97,7 @@ func TestWhatIsStarvedIsSlowUntilItWasQuietForAWhile(t *testing.T) {
 	hear(WaitMax)
 	wantSlow("")
 	hear(WaitMax + time.Millisecond)
-	wantSlow("thread worker-0 waited 251ms for a processor")
+	wantSlow("thread worker-0 waited 1.001s for a processor")
 	now = now.Add(SlowQuiet / 2)
 	hear(0)
 	f.Wait("its thread waits", now, now)
