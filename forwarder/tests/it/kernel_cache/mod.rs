@@ -95,7 +95,7 @@ fn what_the_kernel_cannot_send_is_shown_with_the_reason() {
     rig.traffic.send(300);
     assert_eq!(rig.filtered("cached"), 0);
     let shown = rig.forwarder.status().kernel_cache.unwrap();
-    let reason = "an idle timeout is shorter than 20 s";
+    let reason = "an idle timeout is shorter than 40 s";
     assert_eq!((shown.state.as_str(), shown.targets), ("on", 0));
     let lines: Vec<_> = shown
         .not_cached
