@@ -104,7 +104,7 @@ func (s *stage) checkTrackedBy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	trackedBy, err := s.locate(ctx, flowsOf(live))
+	trackedBy, err := s.locate(ctx, flowsOf(live), func(all []tracker) []tracker { return all })
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (s *stage) checkTrackedBy(ctx context.Context) error {
 
 // checkRecent flows, which have ended since: no worker but one has seen them.
 func checkRecent(ctx context.Context, s *stage) error {
-	trackedBy, err := s.locate(ctx, s.recent)
+	trackedBy, err := s.locate(ctx, s.recent, confirmed)
 	if err != nil {
 		return err
 	}
@@ -138,12 +138,25 @@ func checkRecent(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// locate flows, and count them for the result.
-func (s *stage) locate(ctx context.Context, flows []load.Flow) (map[load.Flow][]tracker, error) {
+// confirmed trackers of a flow that has ended: those that had more than its first packet,
+// or a single one. The client's kernel answers packets to a connection that it has no
+// socket for any more by RSTs, and hashes them anew: every second one comes by another
+// queue of veth than its connection, and a RST confirms no entry.
+func confirmed(list []tracker) []tracker {
+	if len(list) < 2 {
+		return list
+	}
+	return slices.DeleteFunc(list, func(t tracker) bool { return t.class == "unconfirmed" })
+}
+
+// locate flows, and count them for the result; only what `counts` returns of their
+// trackers is a worker that has seen them.
+func (s *stage) locate(ctx context.Context, flows []load.Flow, counts func([]tracker) []tracker) (map[load.Flow][]tracker, error) {
 	trackedBy, err := locate(ctx, s.lab, s.lab.LoadBalancers(), flows)
 	s.report.FlowsLookedUp += len(flows)
-	for _, list := range trackedBy {
-		if len(list) > 1 {
+	for flow, list := range trackedBy {
+		trackedBy[flow] = counts(list)
+		if len(trackedBy[flow]) > 1 {
 			s.report.FlowsSeenTwice++
 		}
 	}

@@ -42,6 +42,23 @@ func TestOnlyAllowedFailuresAreForgiven(t *testing.T) {
 	}
 }
 
+func TestARSTWithoutASocketIsNoSecondWorker(t *testing.T) {
+	closing, first := tracker{machine: "lb-1", worker: 1, class: "closing"}, tracker{machine: "lb-1", class: "unconfirmed"}
+	for name, test := range map[string]struct {
+		list []tracker
+		want int
+	}{
+		"one":                         {[]tracker{closing}, 1},
+		"one that had a first packet": {[]tracker{first}, 1},
+		"a RST hashed anew":           {[]tracker{first, closing}, 1},
+		"two workers":                 {[]tracker{closing, {machine: "lb-1", class: "established"}}, 2},
+	} {
+		if got := confirmed(test.list); len(got) != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestWhoMayBreakWhenAMachineDies(t *testing.T) {
 	live := []load.Live{
 		{Kind: load.KindEcho, Flow: flow(1), Backend: "be-1"},      // moves to be-2
@@ -73,9 +90,9 @@ func TestFlowsThatAreTrackedWhereTheyShouldNotBe(t *testing.T) {
 		{Flow: flow(3), Backend: "be-1"}, {Flow: flow(4), Backend: "be-1"},
 	}
 	trackedBy := map[load.Flow][]tracker{
-		flow(1): {{"lb-1", 0, "be-1"}},
-		flow(2): {{"lb-1", 0, "be-1"}, {"lb-1", 1, "be-1"}},
-		flow(3): {{"lb-2", 0, "be-2"}},
+		flow(1): {{"lb-1", 0, "be-1", ""}},
+		flow(2): {{"lb-1", 0, "be-1", ""}, {"lb-1", 1, "be-1", ""}},
+		flow(3): {{"lb-2", 0, "be-2", ""}},
 	}
 	problems := strings.Join(trackedByProblems(live, trackedBy), "\n")
 	for _, want := range []string{"1 flows are on more than one worker", "1 of 4 flows are not tracked", "1 flows are tracked for another backend"} {

@@ -26,6 +26,7 @@ type tracker struct {
 	machine string
 	worker  uint32
 	backend string
+	class   string
 }
 
 // locate asks every machine's workers for each flow.
@@ -57,7 +58,7 @@ func locateOn(ctx context.Context, l *hosts.Lab, machine string, flows []load.Fl
 				}
 				mutex.Lock()
 				for _, entry := range reply.GetFound() {
-					found[flow] = append(found[flow], tracker{machine: machine, worker: entry.GetWorker(), backend: entry.GetBackend()})
+					found[flow] = append(found[flow], tracker{machine: machine, worker: entry.GetWorker(), backend: entry.GetBackend(), class: entry.GetClass()})
 				}
 				mutex.Unlock()
 			}
