@@ -21,6 +21,8 @@ type event struct {
 	// stateless services, in a lab of their own.
 	stateless bool
 	freshRate float64
+	// pauseMax of a message; 0: pauseMaxQuiet.
+	pauseMax time.Duration
 	// before the load starts; nil: nothing.
 	before func(context.Context, *stage) error
 	do     func(context.Context, *stage) error
@@ -28,16 +30,24 @@ type event struct {
 	after func(context.Context, *stage) error
 }
 
+const (
+	// Where no packet has to be lost, TCP may still send one again after 200 and 400 ms.
+	pauseMaxQuiet = time.Second
+	// What was sent to a load balancer that dies is sent again after 200, 400 and 800 ms,
+	// and the router knows within some ten.
+	pauseMaxKill = 2 * time.Second
+)
+
 // events in their usual order.
 var events = []event{
 	{name: "steady", freshRate: freshRateSteady, do: steady, after: checkRecent},
 	{name: "add_backend", freshRate: freshRate, do: addBackend},
 	{name: "drain_backend", freshRate: freshRate, do: drainBackend},
 	{name: "kill_backend", freshRate: freshRate, do: killBackend},
-	{name: "kill_load_balancer", needsTwo: true, freshRate: freshRate, do: killLoadBalancer},
+	{name: "kill_load_balancer", needsTwo: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancer},
 	{name: "restore_load_balancer", needsTwo: true, freshRate: freshRate, before: killBeforeRestore, do: restoreLoadBalancer},
-	{name: "kill_load_balancer_after_change", needsTwo: true, freshRate: freshRate, do: killLoadBalancerAfterChange},
-	{name: "kill_load_balancer_after_changes", needsTwo: true, onRequest: true, freshRate: freshRate, do: killLoadBalancerAfterChanges},
+	{name: "kill_load_balancer_after_change", needsTwo: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancerAfterChange},
+	{name: "kill_load_balancer_after_changes", needsTwo: true, onRequest: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancerAfterChanges},
 	{name: "move_buckets", stateless: true, freshRate: freshRate, do: moveBuckets},
 	{name: "scale_out", stateless: true, freshRate: freshRate, do: scaleOut},
 	{name: "scale_in", stateless: true, freshRate: freshRate, do: scaleIn},

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,7 +128,7 @@ func RunMultipath(ctx context.Context, o MultipathOptions) (err error) {
 		return fmt.Errorf("demo: %w", err)
 	}
 	outcome.Duration = time.Since(screen.Begun)
-	return conclude(o.Options, outcome)
+	return conclude(o.Options, outcome, outcome.Kept)
 }
 
 func (o MultipathOptions) topology() topology.Options {
@@ -144,7 +145,7 @@ func (o MultipathOptions) performAll(ctx context.Context, screen *report.Screen,
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, takeDown(ctx, running, screen, err == nil)) }()
+	defer func() { err = takeDown(ctx, running, err, outcome.Good(), &outcome.Whole) }()
 	second, err := addSecondLink(ctx, running)
 	if err != nil {
 		return err
@@ -169,6 +170,7 @@ func (o MultipathOptions) performAll(ctx context.Context, screen *report.Screen,
 			return fmt.Errorf("event %s: %w", name, err)
 		}
 		outcome.Events = append(outcome.Events, s.result)
+		outcome.Busy = cmp.Or(outcome.Busy, s.stage.report.Busy)
 	}
 	return readKernels(running, o.Stateful, outcome)
 }
@@ -219,6 +221,8 @@ func (s *multipathStage) perform(ctx context.Context, e multipathEvent) error {
 		return err
 	}
 	defer s.transfers.end()
+	s.heart = startHeart(ctx)
+	defer s.heart.stop()
 	if err := s.waitJoined(ctx, wanted, joins); err != nil {
 		return err
 	}
@@ -226,6 +230,9 @@ func (s *multipathStage) perform(ctx context.Context, e multipathEvent) error {
 	err = errors.Join(e.do(ctx, s), s.rest(ctx, calmAfter))
 	s.screen.Step("end the transfers")
 	s.transfers.finish()
+	if busy := s.heart.stop(); busy != "" {
+		s.report.Busy = fmt.Sprintf("in %s %s", e.name, busy)
+	}
 	if err := errors.Join(err, stopReading(), s.transfers.readSubflows(ctx)); err != nil {
 		return err
 	}
@@ -347,12 +354,13 @@ func (s *multipathStage) expect(format string, args ...any) {
 
 // Kernel counters that the report has; true: any of them is a problem. Packets without a
 // timestamp go by their five-tuple, so that the last ones of a connection may come to
-// another backend, which looks for a cookie in them: SyncookiesFailed.
+// another backend, which looks for a cookie in them: SyncookiesFailed. A segment that a
+// busy machine reorders counts as PAWSEstab, also where no timestamp has bits of ours.
 var multipathCounters = map[string]bool{
 	"MPTcpExt.MPCapableACKRX": false, "MPTcpExt.MPCapableFallbackACK": true, "MPTcpExt.MPCapableDataFallback": true,
 	"MPTcpExt.MPJoinSynRx": false, "MPTcpExt.MPJoinAckRx": false, "MPTcpExt.MPJoinAckHMacFailure": true, "MPTcpExt.MPJoinNoTokenFound": true,
 	"MPTcpExt.MPTCPRetrans": false, "MPTcpExt.DSSNoMatchTCP": true,
-	"TcpExt.PAWSEstab": true, "TcpExt.TSEcrRejected": true, "TcpExt.SyncookiesFailed": false, "Tcp.InCsumErrors": true, "Tcp.OutRsts": false,
+	"TcpExt.PAWSEstab": false, "TcpExt.TSEcrRejected": true, "TcpExt.SyncookiesFailed": false, "Tcp.InCsumErrors": true, "Tcp.OutRsts": false,
 }
 
 // readKernels of all backends.

@@ -2,7 +2,6 @@ package events
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -67,8 +66,8 @@ func (log *routeLog) see(routes topology.Routes, addresses map[string][]netip.Ad
 	}
 }
 
-// stop watching; returns which machines lost their routes without being killed.
-func (log *routeLog) stop(killed string) ([]string, error) {
+// stop watching; returns which machines lost their routes how often without being killed.
+func (log *routeLog) stop(killed string) (map[string]int, error) {
 	log.cancel()
 	select {
 	case <-log.ended:
@@ -76,14 +75,14 @@ func (log *routeLog) stop(killed string) ([]string, error) {
 	}
 	log.mutex.Lock()
 	defer log.mutex.Unlock()
-	var problems []string
+	lost := map[string]int{}
 	for machine, times := range log.lost {
 		if machine == killed {
 			times--
 		}
 		if times > 0 {
-			problems = append(problems, fmt.Sprintf("%s withdrew its routes %d times without having been killed: its controller.log says why (is this machine overloaded?)", machine, times))
+			lost[machine] = times
 		}
 	}
-	return problems, log.err
+	return lost, log.err
 }

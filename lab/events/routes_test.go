@@ -2,7 +2,6 @@ package events
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/guideway/guideway/lab/topology"
@@ -33,9 +32,9 @@ func TestOnlyRoutesThatGoWithoutAKillAreAProblem(t *testing.T) {
 		for _, routes := range test.seen {
 			log.see(routes, addresses, present)
 		}
-		problems, err := log.stop(test.killed)
-		if err != nil || len(problems) != test.want {
-			t.Errorf("%s: problems %s, %v", name, strings.Join(problems, "; "), err)
+		lost, err := log.stop(test.killed)
+		if err != nil || len(lost) != test.want {
+			t.Errorf("%s: lost %v, %v", name, lost, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/guideway/guideway/lab/hosts"
@@ -38,7 +39,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 	}
 	outcome.Duration = time.Since(screen.Begun)
-	err = conclude(o, outcome)
+	err = conclude(o, outcome, outcome.Kept)
 	if o.Picture != "" {
 		err = errors.Join(err, outcome.WritePicture(o.Picture))
 	}
@@ -56,12 +57,13 @@ func begin(o *Options, name string) (*report.Screen, error) {
 	return report.NewScreen(o.Output), nil
 }
 
-// conclude a demo: its result on the screen and in a file.
+// conclude a demo: its result on the screen and in a file. An error names the directories
+// that were kept.
 func conclude(o Options, outcome interface {
 	Print(io.Writer)
 	Write(path string) error
 	Good() bool
-}) error {
+}, kept []string) error {
 	outcome.Print(o.Output)
 	if o.Report != "" {
 		if err := outcome.Write(o.Report); err != nil {
@@ -69,7 +71,7 @@ func conclude(o Options, outcome interface {
 		}
 	}
 	if !outcome.Good() {
-		return ErrNotAsExpected
+		return fmt.Errorf("%w; configs and logs are in %s", ErrNotAsExpected, strings.Join(kept, " and "))
 	}
 	return nil
 }
@@ -86,7 +88,7 @@ func runOne(ctx context.Context, o Options, stateless bool, screen *report.Scree
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, takeDown(ctx, running, screen, err == nil)) }()
+	defer func() { err = takeDown(ctx, running, err, outcome.Good(), &outcome.Whole) }()
 	outcome.Machines, outcome.ChecksumErrors = running.LoadBalancers(), 0 // this lab's kernels have seen none yet
 	return performAll(ctx, o, stateless, running, screen, outcome)
 }
@@ -98,8 +100,12 @@ func isStateless(name string) bool {
 
 // topology of the lab that the events happen to.
 func (o Options) topology(stateless bool) topology.Options {
+	name := o.Name
+	if stateless {
+		name += "-stateless" // the other lab's logs may be kept
+	}
 	t := topology.Options{
-		Name: o.Name, BinDir: o.BinDir, LoadBalancers: o.LoadBalancers, Backends: o.Backends, Spares: 1,
+		Name: name, BinDir: o.BinDir, LoadBalancers: o.LoadBalancers, Backends: o.Backends, Spares: 1,
 	}
 	if o.Agents {
 		t.Encap, t.SecondChance, t.Stateless = "geneve", !stateless, stateless
@@ -107,17 +113,22 @@ func (o Options) topology(stateless bool) topology.Options {
 	return t
 }
 
-// takeDown the lab; logs stay where something went wrong by itself.
-func takeDown(ctx context.Context, running *hosts.Lab, screen *report.Screen, good bool) error {
-	down := running.Down
-	if !good && ctx.Err() == nil {
-		down = running.DownKeepingLogs
-		screen.Step("configs and logs are kept in %s", running.Options().RunDir)
+// takeDown the lab after err, if that is not nil. Where something went wrong by itself,
+// configs and logs are kept.
+func takeDown(ctx context.Context, running interface {
+	Options() topology.Options
+	Down() error
+	DownKeepingLogs() error
+}, err error, good bool, whole *report.Whole) error {
+	if ctx.Err() != nil || err == nil && good {
+		return errors.Join(err, running.Down())
 	}
-	if err := down(); err != nil {
-		return fmt.Errorf("demo: %w", err)
+	directory := running.Options().RunDir
+	whole.Kept = append(whole.Kept, directory)
+	if err != nil {
+		err = fmt.Errorf("%w; configs and logs are in %s", err, directory)
 	}
-	return nil
+	return errors.Join(err, running.DownKeepingLogs())
 }
 
 func performAll(ctx context.Context, o Options, stateless bool, running *hosts.Lab, screen *report.Screen, outcome *report.Report) error {

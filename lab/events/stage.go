@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,6 +58,12 @@ type stage struct {
 	killed string
 	// recent flows of the load that has ended.
 	recent []load.Flow
+	// heart of this machine, while the load runs.
+	heart *heart
+	// busy says why this machine is too busy for a fair run; empty: it is not.
+	busy string
+	// pauseMax of a message in this event.
+	pauseMax time.Duration
 }
 
 // perform one event from the whole topology to its judgement.
@@ -76,8 +83,10 @@ func (s *stage) perform(ctx context.Context, e event) error {
 	defer func() {
 		if s.load != nil {
 			_ = s.load.Abandon() // only after an error: what it says matters more
+			s.heart.stop()
 		}
 	}()
+	s.heart, s.pauseMax = startHeart(ctx), cmp.Or(e.pauseMax, pauseMaxQuiet)
 	if err := s.startLoad(ctx, e.freshRate); err != nil {
 		return err
 	}
@@ -85,7 +94,7 @@ func (s *stage) perform(ctx context.Context, e event) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(e.do(ctx, s), s.endWatch(routes))
+	err = errors.Join(e.do(ctx, s), s.endWatch(ctx, routes))
 	if err != nil {
 		return err
 	}
@@ -106,10 +115,15 @@ func (s *stage) perform(ctx context.Context, e event) error {
 
 // endWatch of the routes: what changed without reason comes first among the
 // problems, because it explains the others.
-func (s *stage) endWatch(routes *routeLog) error {
-	problems, err := routes.stop(s.killed)
-	for _, problem := range problems {
-		s.result.Problem("%s", problem)
+func (s *stage) endWatch(ctx context.Context, routes *routeLog) error {
+	lost, err := routes.stop(s.killed)
+	for machine, times := range lost {
+		// A machine that is short of processor time makes its routes worse than the others'.
+		if samples, err := s.lab.SpeakerMetrics(ctx, machine); err == nil && samples["guideway_speaker_slow"] == 1 {
+			s.busy = machine + " was short of processor time, so that the router left it"
+			continue
+		}
+		s.result.Problem("%s withdrew its routes %d times without having been killed: its speaker.log says why", machine, times)
 	}
 	return err
 }
@@ -191,7 +205,12 @@ func (s *stage) endLoad() error {
 	s.result.FailedAllowed = s.allowed.count(s.lastLive, load.KindKeepAlive) + j.byRule
 	s.result.Connections, s.result.Broken = report.Connections, report.Broken
 	s.result.BrokenAllowed = s.allowed.count(s.lastLive, load.KindEcho)
-	s.result.Messages, s.result.LongestPause = report.Messages, report.LongestPause
+	s.result.Messages = report.Messages
+	s.busy = cmp.Or(s.busy, s.heart.stop())
+	if s.busy != "" {
+		s.report.Busy = fmt.Sprintf("in %s %s", s.result.Name, s.busy)
+	}
+	s.result.JudgePause(report.LongestPause, s.pauseMax, s.busy != "")
 	for _, line := range describe(j.beyond) {
 		s.result.Problem("not allowed: %s", line)
 	}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"text/tabwriter"
-	"time"
 )
 
 // Multipath is the result of a run with connections of Multipath TCP. The names of its
@@ -18,9 +17,7 @@ type Multipath struct {
 	// Kernel counters by their names without prefix: sums over all backends.
 	Kernel map[string]uint64 `json:"kernel"`
 
-	// For people.
-	Problems []string      `json:"-"`
-	Duration time.Duration `json:"-"`
+	Whole `json:"-"`
 }
 
 // MultipathEvent is the result of one event.
@@ -73,5 +70,5 @@ func (r *Multipath) Print(output io.Writer) {
 	if r.Mode != "stateless" {
 		verdict = "nothing is expected of joins in this mode"
 	}
-	printVerdict(output, r.remarks(), r.Problems, verdict, r.Duration)
+	r.print(output, r.remarks(), verdict)
 }

@@ -26,6 +26,16 @@ func (r *Remarks) verdict() string {
 	return "ok"
 }
 
+// Whole is what a report says of a whole run, for people.
+type Whole struct {
+	Problems []string
+	Duration time.Duration
+	// Busy says why this machine was too busy for a fair run; empty: it was not.
+	Busy string
+	// Kept are the directories of configs and logs, if something went wrong.
+	Kept []string
+}
+
 // named are the remarks about an event of a name.
 type named struct {
 	name string
@@ -53,21 +63,23 @@ func good(events []named, problems []string) bool {
 // asExpected is the verdict of a run without problems.
 const asExpected = "everything as expected"
 
-// printVerdict with the problems of all events, and of the whole; `verdict` where there
-// are none.
-func printVerdict(output io.Writer, events []named, problems []string, verdict string, duration time.Duration) {
+// print the problems of all events and of the whole; `verdict` where there are none.
+func (w *Whole) print(output io.Writer, events []named, verdict string) {
 	for _, e := range events {
 		for _, problem := range e.Problems {
 			fmt.Fprintf(output, "FAILED %s: %s\n", e.name, problem)
 		}
 	}
-	for _, problem := range problems {
+	for _, problem := range w.Problems {
 		fmt.Fprintf(output, "FAILED %s\n", problem)
 	}
-	if !good(events, problems) {
+	if !good(events, w.Problems) {
 		verdict = "NOT as expected"
 	}
-	fmt.Fprintf(output, "%s, in %.0f s\n", verdict, duration.Seconds())
+	fmt.Fprintf(output, "%s, in %.0f s\n", verdict, w.Duration.Seconds())
+	if w.Busy != "" {
+		fmt.Fprintf(output, "this machine was too busy for a fair run: %s\n", w.Busy)
+	}
 }
 
 // writeJSON of a report.

@@ -5,7 +5,6 @@ import (
 	"html"
 	"os"
 	"strings"
-	"time"
 )
 
 // The result as a picture (SVG): a row for each event, and below them shares and
@@ -152,9 +151,9 @@ func (r *Report) drawEvents(d *drawing, top int) {
 		d.text(x+13, head, "head", "%s", machine)
 	}
 	d.line(margin, float64(top-20), pictureWidth-margin, float64(top-20), "line")
-	pauseMax := time.Duration(1)
+	pauseMax := int64(1)
 	for _, e := range r.Events {
-		pauseMax = max(pauseMax, e.LongestPause)
+		pauseMax = max(pauseMax, e.LongestPauseMS)
 	}
 	for i, e := range r.Events {
 		y := top + i*rowHeight
@@ -164,9 +163,9 @@ func (r *Report) drawEvents(d *drawing, top int) {
 		d.text(failedEnd, y, "end", "%s", withAllowed(e.Failed, e.FailedAllowed))
 		d.text(connectionsEnd, y, "end", "%s", thousands(e.Connections))
 		d.text(brokenEnd, y, "end", "%s", withAllowed(e.Broken, e.BrokenAllowed))
-		pause := pauseWidth * float64(e.LongestPause) / float64(pauseMax)
+		pause := pauseWidth * float64(e.LongestPauseMS) / float64(pauseMax)
 		d.box(pauseBegin, y-barHeight+8, max(pause, 1), 3, "pause")
-		d.text(pauseBegin, y-4, "soft", "%d ms", e.LongestPause.Milliseconds())
+		d.text(pauseBegin, y-4, "soft", "%d ms", e.LongestPauseMS)
 		r.drawPackets(d, y, e.Packets)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 func pictureOf(t *testing.T, r *Report) string {
@@ -26,7 +25,6 @@ func pictureOf(t *testing.T, r *Report) string {
 
 func TestThePictureSaysWhatTheScreenSays(t *testing.T) {
 	r := exampleReport()
-	r.Events[0].LongestPause = 412 * time.Millisecond
 	picture := pictureOf(t, r)
 	for _, want := range []string{"kill backend", "12,345", "3 (3)", "120 (125)", "412 ms", "50.00 %", "6.5 ms", "everything as expected", "prefers-color-scheme: dark"} {
 		if !strings.Contains(picture, want) {

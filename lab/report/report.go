@@ -21,13 +21,12 @@ type Report struct {
 	UnaccountedPackets int64    `json:"unaccounted_packets"`
 
 	// For people.
-	Machines       []string      `json:"-"`
-	Problems       []string      `json:"-"`
-	Duration       time.Duration `json:"-"`
-	NewConnections int           `json:"-"`
-	FlowsLookedUp  int           `json:"-"`
-	FlowsSeenTwice int           `json:"-"`
-	ChecksumErrors uint64        `json:"-"`
+	Whole          `json:"-"`
+	Machines       []string `json:"-"`
+	NewConnections int      `json:"-"`
+	FlowsLookedUp  int      `json:"-"`
+	FlowsSeenTwice int      `json:"-"`
+	ChecksumErrors uint64   `json:"-"`
 }
 
 // EventResult of one event.
@@ -39,12 +38,23 @@ type EventResult struct {
 	Connections   int    `json:"connections"`
 	Broken        int    `json:"broken"`
 	BrokenAllowed int    `json:"broken_allowed"`
+	// LongestPause of a message, and what the event allows.
+	LongestPauseMS int64 `json:"longest_pause_ms"`
+	PauseAllowedMS int64 `json:"pause_allowed_ms"`
 
 	// For people.
-	Remarks      `json:"-"`
-	Messages     int               `json:"-"`
-	LongestPause time.Duration     `json:"-"`
-	Packets      map[string]uint64 `json:"-"`
+	Remarks  `json:"-"`
+	Messages int               `json:"-"`
+	Packets  map[string]uint64 `json:"-"`
+}
+
+// JudgePause of a message: a longer one than the event allows is a problem, unless this
+// machine was too busy to tell whose fault it is.
+func (e *EventResult) JudgePause(longest, allowed time.Duration, busy bool) {
+	e.LongestPauseMS, e.PauseAllowedMS = longest.Milliseconds(), allowed.Milliseconds()
+	if longest > allowed && !busy {
+		e.Problem("a message came back after %d ms; %d ms are allowed", e.LongestPauseMS, e.PauseAllowedMS)
+	}
 }
 
 // Good if everything went as it should.

@@ -16,6 +16,7 @@ func exampleReport() *Report {
 		Agents: true,
 		Events: []EventResult{{
 			Name: "kill_backend", Requests: 12345, Failed: 3, FailedAllowed: 3, Connections: 500, Broken: 120, BrokenAllowed: 125,
+			LongestPauseMS: 412, PauseAllowedMS: 1000,
 			Packets: map[string]uint64{"lb-1": 1000, "lb-2": 2000},
 		}},
 		Shares:     []Share{{Backend: "be-1", Share: 0.5, Ideal: 0.5, Sigma: 0.01}},
@@ -37,7 +38,7 @@ func TestTheReportHasTheAgreedFields(t *testing.T) {
 	if err := json.Compact(&compact, content); err != nil {
 		t.Fatal(err)
 	}
-	want := `{"agents":true,"events":[{"name":"kill_backend","requests":12345,"failed":3,"failed_allowed":3,"connections":500,"broken":120,"broken_allowed":125}],` +
+	want := `{"agents":true,"events":[{"name":"kill_backend","requests":12345,"failed":3,"failed_allowed":3,"connections":500,"broken":120,"broken_allowed":125,"longest_pause_ms":412,"pause_allowed_ms":1000}],` +
 		`"shares":[{"backend":"be-1","share":0.5,"ideal":0.5,"sigma":0.01}],"withdraw_ms":6.5,"unaccounted_packets":0}`
 	if compact.String() != want {
 		t.Errorf("report\n%s\nwant\n%s", compact.String(), want)

@@ -273,6 +273,7 @@ func runDemo(t *testing.T, what string, o events.Options) (report report.Report,
 	o.BinDir = needLab(t)
 	shareMachine(t)
 	o.Name = labName("demo-"+what, "")
+	built.Store(o.Name+"-stateless", "") // of the second lab, if there is one
 	o.Report = filepath.Join(t.TempDir(), "report.json")
 	var output strings.Builder
 	o.Output = &output
