@@ -23,7 +23,7 @@ func upCommand() *cobra.Command {
 		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			o.Stateless = o.Stateless || o.Multipath
-			if o.Stateless && o.Encap == "" {
+			if o.Stateless && !command.Flags().Changed("encap") {
 				o.Encap = "geneve"
 			}
 			o.TunnelChecks = true
