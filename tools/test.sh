@@ -6,7 +6,7 @@
 #   1. build      every Rust test program, and the programs that labs run
 #   2. labs       whole data centres in namespaces, two at a time (lab/...)
 #   3. Rust       units, properties, golden packets, namespaces
-#   4. Go         units, golden configs
+#   4. Go         units, golden configs; beside 3, as those that take long wait for timers
 #
 # `fast` leaves out what needs root or the programs: it is 3 and 4. `check`
 # lints as well, at the lowest priority beside 1 and 2: labs mostly wait.
@@ -37,8 +37,8 @@ readonly mode=${1-all}
 main() {
     case $mode in
     all | fast | check) ;;
-    lint)
-        lint
+    lint | go_tests) # by `beside`
+        $mode
         exit
         ;;
     *) echo "test: unknown '$mode': take fast, check, or nothing" >&2 && exit 2 ;;
@@ -52,19 +52,30 @@ main() {
     trap 'exit 143' TERM HUP
     go build -o .cache/bin/gotest ./tools/gotest
 
-    lints=
-    if [[ $mode == check ]]; then
-        setsid nice -n 19 "$PWD/tools/test.sh" lint &
-        lints=$!
-    fi
+    [[ $mode != check ]] || beside lint nice -n 19
     if [[ $mode != fast ]]; then
         stage build build
         stage labs .cache/bin/gotest -count=1 -p 1 -timeout 40m -parallel 99 ./lab/...
     fi
-    [[ -z $lints ]] || stage "lint, the rest" wait "$lints"
+    [[ $mode != check ]] || stage "lint, the rest" wait "${running[lint]}"
+    beside go_tests >"$LOGS/go.log" 2>&1
     stage Rust rust_tests
-    stage Go go_tests
+    stage "Go, the rest" end_go
     check_skips
+}
+
+# beside MODE [COMMAND...]: this script's MODE in a process group of its own, by COMMAND.
+declare -A running
+beside() {
+    setsid "${@:2}" "$PWD/tools/test.sh" "$1" &
+    running[$1]=$!
+}
+
+end_go() {
+    local status=0
+    wait "${running[go_tests]}" || status=$?
+    cat "$LOGS/go.log"
+    return $status
 }
 
 # One after the other, each with its log and, when it ended, its row.
@@ -130,7 +141,10 @@ finish() {
     trap - EXIT
     trap '' INT TERM HUP
     end_stage "$status"
-    [[ -z ${lints-} ]] || kill -TERM -- "-$lints" 2>/dev/null || true
+    local group
+    for group in "${running[@]}"; do
+        kill -TERM -- "-$group" 2>/dev/null || true
+    done
     [[ $status == 0 ]] || remove_leftovers
     rust_skips >>"$SKIPPED_FILE"
     print_failed_lints
