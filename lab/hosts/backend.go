@@ -36,7 +36,7 @@ func (lab *Lab) startAgent(n topology.Node) error {
 	if err := errors.Join(lab.writeAgentKeys(n), mountPins(pins)); err != nil {
 		return err
 	}
-	content := agentConfig(lab.Network, n) + "pin: " + filepath.Join(pins, "agent") + "\n"
+	content := agentConfig(lab.Network, n, lab.stranger) + "pin: " + filepath.Join(pins, "agent") + "\n"
 	if lab.settings.Multipath {
 		content += multipathConfig()
 	}
@@ -65,10 +65,14 @@ func (lab *Lab) writeAgentKeys(n topology.Node) error {
 	return writeWhole(lab.path(n, "agent.key"), []byte(secret.Keys(n.Name).File(secret.PeerKeys(n.Name, peers))), 0o600)
 }
 
-// agentConfig of a backend; the agents of all backends know one another.
-func agentConfig(network topology.Network, self topology.Node) string {
+// agentConfig of a backend; the agents of all backends know one another, but none knows a
+// stranger.
+func agentConfig(network topology.Network, self topology.Node, stranger string) string {
 	text := "# Written by guideway-lab.\ninterface: eth0\nmetrics_listen: " + agentMetrics + "\nname: " + self.Name + "\nagents:\n"
 	for _, n := range network.Backends {
+		if n.Name == stranger && n.Name != self.Name {
+			continue
+		}
 		text += fmt.Sprintf("  %s: [%s, \"%s\"]\n", n.Name, n.Address(0), n.Address(1))
 	}
 	text += "load_balancers:\n"
@@ -210,15 +214,26 @@ func (lab *Lab) RenumberBackend(ctx context.Context, index int) error {
 		return err
 	}
 	lab.Network.Backends[index] = n
+	if err := errors.Join(lab.restartAgents(ctx), lab.applyConfigs()); err != nil {
+		return err
+	}
+	return lab.waitPlans(ctx, readyLimit)
+}
+
+// SetStranger restarts all agents by configs that do not name this backend, but its own;
+// empty: they name all.
+func (lab *Lab) SetStranger(ctx context.Context, backend string) error {
+	lab.stranger = backend
+	return lab.restartAgents(ctx)
+}
+
+func (lab *Lab) restartAgents(ctx context.Context) error {
 	for i := range lab.Network.Backends {
 		if err := errors.Join(lab.StopAgent(i), lab.StartAgent(i)); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(lab.waitAgents(ctx, readyLimit), lab.applyConfigs()); err != nil {
-		return err
-	}
-	return lab.waitPlans(ctx, readyLimit)
+	return lab.waitAgents(ctx, readyLimit)
 }
 
 // waitAgents until those that run take packets out of tunnels, and have had the

@@ -28,6 +28,8 @@ type Lab struct {
 	// settings.
 	weights  map[string]uint32
 	settings topology.Settings
+	// stranger is a backend that the other backends' agents are not told of; empty: none.
+	stranger string
 	// smallDisks names the load balancer that has some; empty: none.
 	smallDisks string
 }

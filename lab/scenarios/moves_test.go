@@ -2,6 +2,7 @@ package scenarios_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -43,7 +44,7 @@ func TestMoves(t *testing.T) {
 	one, two, three := running.Backends()[0], running.Backends()[1], running.Backends()[2] // a spare
 	m.run("a backend drains", func() { m.drain(one); m.waitOwners(two) })
 	m.run("it comes back", func() { m.undrain(one); m.waitOwners(one, two) })
-	m.run("scale out", func() { m.setWeight(three, 1); m.waitOwners(one, two, three) })
+	m.run("scale out to a backend that the others' agents are told of later", func() { m.welcome(three, one, two) })
 	m.run("the controller is killed in each step", func() { m.killController(one, two, three) })
 	m.run("the forwarder is killed during a move", func() { m.killForwarder(one, two, three) })
 	m.run("an agent is killed during a move", func() { m.killAgent(one, two, three) })
@@ -78,6 +79,33 @@ func (m *movesLab) command(args ...string) {
 	m.t.Helper()
 	if out, err := on(m.t, m.Lab, m.name, args...); err != nil {
 		m.t.Fatalf("%v: %v\n%s", args, err, out)
+	}
+}
+
+// welcome a backend: it gets its buckets once the agents of the others know it. Before, they
+// would drop the packets that it passes on.
+func (m *movesLab) welcome(backend string, others ...string) {
+	m.t.Helper()
+	m.must(m.SetStranger(m.t.Context(), backend))
+	time.Sleep(3 * time.Second) // until agents have told controllers, as each second
+	m.setWeight(backend, 1)
+	eventually(m.t, 10*time.Second, "moves wait for agents to know "+backend, func() error {
+		out, err := on(m.t, m.Lab, m.name, "show", "moves")
+		if err == nil && !strings.Contains(out, backend+" gets no buckets of living backends until") {
+			err = errors.New(out)
+		}
+		return err
+	})
+	m.waitOwners(others...)
+	goOn(m.t, m.idle)
+	m.must(m.SetStranger(m.t.Context(), ""))
+	m.waitOwners(append(others, backend)...)
+}
+
+func (m *movesLab) must(err error) {
+	m.t.Helper()
+	if err != nil {
+		m.t.Fatal(err)
 	}
 }
 
