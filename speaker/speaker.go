@@ -19,8 +19,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -124,7 +126,8 @@ func Run(ctx context.Context, options Options) error {
 	if p.keeper, err = newKeeper(options.StateDir, p.log); err != nil {
 		return err
 	}
-	p.applier = newApplier(p.log, bgp.New(p.log, func(s bgp.NeighborState) { logSession(p.log, s) }))
+	sessions := &sessionLog{log: p.log, said: map[netip.Addr]string{}}
+	p.applier = newApplier(p.log, bgp.New(p.log, sessions.heard))
 	p.restore()
 	p.decide(time.Now()) // before it is asked what it does
 	servers, err := newServers(p, options.ControllerUser)
@@ -381,10 +384,25 @@ func (p *process) state() *speakerv1.State {
 	return state
 }
 
-func logSession(log *slog.Logger, s bgp.NeighborState) {
-	level := slog.LevelInfo
+// sessionLog has a line for what is new of a session: that it is established or ended,
+// and why it does not come up. Its steps in between, every few seconds, are for debugging.
+type sessionLog struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	said map[netip.Addr]string
+}
+
+func (l *sessionLog) heard(s bgp.NeighborState) {
+	level, news := slog.LevelInfo, s.State
 	if !s.Established() && s.Reason != "" {
-		level = slog.LevelWarn
+		level, news = slog.LevelWarn, "down: "+s.Reason
 	}
-	log.Log(context.Background(), level, "session "+s.State, "neighbor", s.Address, "reason", s.Reason)
+	l.mu.Lock()
+	if l.said[s.Address] == news {
+		level = slog.LevelDebug
+	}
+	l.said[s.Address] = news
+	l.mu.Unlock()
+	l.log.Log(context.Background(), level, "session "+s.State, "neighbor", s.Address, "reason", s.Reason)
 }

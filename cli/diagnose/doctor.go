@@ -3,6 +3,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -406,7 +407,7 @@ func (p *diagnosis) bgp() {
 			}
 			continue
 		}
-		p.add(gradeFail, "bgp", "the session with %s (AS %d) is %s: %s; look at the router's side and at port 179 between", n.Address, n.Asn, n.State, output.Dash(n.Reason))
+		p.add(gradeFail, "bgp", "the session with %s (AS %d) is %s: %s", n.Address, n.Asn, n.State, cmp.Or(n.Reason, "look at the router's side and at port 179 between"))
 	}
 	if up > 0 {
 		p.add(gradeOK, "bgp", "%d of %d sessions established", up, len(p.state.Neighbors))

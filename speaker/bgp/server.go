@@ -5,6 +5,7 @@ package bgp
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ const (
 )
 
 func (s *Speaker) startServer(ctx context.Context, id Identity) error {
-	srv := server.NewBgpServer(server.LoggerOption(s.log.With("part", "bgp"), nil))
+	srv := server.NewBgpServer(server.LoggerOption(slog.New(attemptLog{Handler: s.log.With("part", "bgp").Handler(), speaker: s}), nil))
 	go srv.Serve()
 	global := &api.Global{Asn: id.ASN, RouterId: id.RouterID.String(), ListenPort: -1}
 	if err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
@@ -64,6 +65,9 @@ func (s *Speaker) stopServer(ctx context.Context) error {
 	s.stopWatch()
 	err := s.server.StopBgp(ctx, &api.StopBgpRequest{})
 	s.server, s.identity, s.attributes, s.export = nil, Identity{}, nil, exportPolicy{}
+	for address := range s.neighbors {
+		s.forget(address)
+	}
 	clear(s.neighbors)
 	clear(s.announced)
 	s.statesMu.Lock()

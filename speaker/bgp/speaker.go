@@ -117,6 +117,7 @@ type Speaker struct {
 
 	statesMu sync.Mutex
 	states   map[netip.Addr]NeighborState
+	watched  map[netip.Addr]*watched
 	// The server, whose BFD is asked without waiting for what mu guards.
 	asked *server.BgpServer
 }
@@ -136,6 +137,7 @@ func New(log *slog.Logger, onState func(NeighborState)) *Speaker {
 		neighbors: map[netip.Addr]Neighbor{},
 		announced: map[netip.Prefix]announcement{},
 		states:    map[netip.Addr]NeighborState{},
+		watched:   map[netip.Addr]*watched{},
 	}
 }
 
@@ -231,10 +233,11 @@ func (s *Speaker) setNeighbors(ctx context.Context, want []Neighbor) error {
 }
 
 func (s *Speaker) addNeighbor(ctx context.Context, n Neighbor) error {
-	reason := "not connected yet"
+	reason := notConnectedYet
 	if n.Source.IsValid() && !isOurs(n.Source) {
-		reason = "this machine has no address " + n.Source.String() + ", which is the session's source"
+		reason = noSource(n.Source)
 	}
+	s.watch(n)
 	s.observe(NeighborState{Address: n.Address, ASN: n.ASN, State: "idle", Reason: reason})
 	if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(n)}); err != nil {
 		return fmt.Errorf("add BGP neighbor %s: %w", n.Address, err)
@@ -258,9 +261,7 @@ func (s *Speaker) removeNeighbor(ctx context.Context, address netip.Addr) error 
 		return fmt.Errorf("remove BGP neighbor %s: %w", address, err)
 	}
 	delete(s.neighbors, address)
-	s.statesMu.Lock()
-	delete(s.states, address)
-	s.statesMu.Unlock()
+	s.forget(address)
 	return nil
 }
 
@@ -350,15 +351,36 @@ func (s *Speaker) renew(ctx context.Context, address netip.Addr) {
 	}
 }
 
+// watch the attempts to a neighbor.
+func (s *Speaker) watch(n Neighbor) {
+	s.statesMu.Lock()
+	defer s.statesMu.Unlock()
+	if former := s.watched[n.Address]; former != nil { // that could not be set up
+		close(former.removed)
+	}
+	s.watched[n.Address] = &watched{Neighbor: n, own: s.identity, removed: make(chan struct{})}
+}
+
+// forget what was observed of a neighbor.
+func (s *Speaker) forget(address netip.Addr) {
+	s.statesMu.Lock()
+	defer s.statesMu.Unlock()
+	delete(s.states, address)
+	if w := s.watched[address]; w != nil {
+		close(w.removed)
+		delete(s.watched, address)
+	}
+}
+
 // observe keeps and reports a session's state if it is new, and says which there
-// was before.
+// was before. Of an attempt that failed, explain knows more than GoBGP tells.
 func (s *Speaker) observe(state NeighborState) (before, now NeighborState) {
 	s.statesMu.Lock()
 	have, known := s.states[state.Address]
 	switch {
 	case state.Established():
 		state.Reason = ""
-	case state.Reason == "":
+	case state.Reason == "" || known && !have.Established() && have.Reason != notConnectedYet:
 		state.Reason = have.Reason
 	}
 	if known && have.State == state.State && have.Reason == state.Reason {
