@@ -19,6 +19,7 @@ import (
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/cli/show"
+	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
@@ -413,7 +414,7 @@ func (p *diagnosis) bgp() {
 		p.add(gradeOK, "bgp", "%d of %d sessions established", up, len(p.state.Neighbors))
 	}
 	for _, r := range p.state.Routes {
-		if !r.Announced && len(p.state.Neighbors) > 0 {
+		if !r.Announced && len(p.state.Neighbors) > 0 && r.Reason != api.NoSession { // which is said of them
 			p.add(gradeWarn, "route", "%s is not announced: %s", r.Prefix, r.Reason)
 		}
 	}

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/controller/api"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
 )
@@ -124,16 +126,17 @@ func bgpOfSpeaker(ctx context.Context, m machine.Machine) (output.Listing, error
 		return output.Listing{}, err
 	}
 	as := &controllerv1.GetStateResponse{}
+	withheld := cmp.Or(state.GetWithheld(), api.NoSession)
 	for _, n := range state.GetNeighbors() {
 		neighbor := &controllerv1.Neighbor{Address: n.GetAddress(), Asn: n.GetAsn(), State: n.GetState(), Reason: n.GetReason(), Since: n.GetSince(), Attributes: n.GetAttributes(), Bfd: n.GetBfd()}
 		if n.GetState() == "established" {
-			neighbor.AnnouncedPrefixes = state.GetRoutesAnnounced()
+			neighbor.AnnouncedPrefixes, withheld = state.GetRoutesAnnounced(), state.GetWithheld()
 		}
 		as.Neighbors = append(as.Neighbors, neighbor)
 	}
 	for _, r := range desired.GetRoutes() {
 		as.Routes = append(as.Routes, &controllerv1.Route{
-			Prefix: r.GetPrefix(), NextHop: r.GetNextHop(), Announced: state.GetWithheld() == "", GracefulShutdown: r.GetGracefulShutdown(), Reason: state.GetWithheld(),
+			Prefix: r.GetPrefix(), NextHop: r.GetNextHop(), Announced: withheld == "", GracefulShutdown: withheld == "" && r.GetGracefulShutdown(), Reason: withheld,
 		})
 	}
 	return listBGP(as), nil

@@ -13,6 +13,12 @@ import (
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
+// Why no route is announced, where no router hears this machine.
+const (
+	NoBGP     = "BGP is not configured"
+	NoSession = "no BGP session is established"
+)
+
 // Describe translates a view; neighbors, version and source are the caller's
 // to add.
 func Describe(v brain.View) *controllerv1.GetStateResponse {

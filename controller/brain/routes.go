@@ -42,7 +42,9 @@ type routeState struct {
 	// Next hops of all active backends were resolved once; one that is lost
 	// later drops packets but no route.
 	nextHopsResolved bool
-	reason           string
+	// Routers have it by the controller before this one, which has not decided yet.
+	inherited bool
+	reason    string
 	since            time.Time
 }
 
@@ -92,13 +94,17 @@ func (s *State) decideRoutes() {
 func (s *State) decideRoute(a config.Route, why whyNoRoutes) {
 	r := s.routes.byPrefix[a.Prefix]
 	if r == nil {
-		r = &routeState{since: s.now, nextHopsResolved: s.routes.inherited[a.Prefix]}
+		inherited := s.routes.inherited[a.Prefix]
+		r = &routeState{since: s.now, nextHopsResolved: inherited, inherited: inherited}
 		s.routes.byPrefix[a.Prefix] = r
 	}
 	r.services = a.Services
 	if why.undecided != "" {
 		s.setRoute(r, r.route, r.desired, "", why.undecided)
 		return
+	}
+	if r.inherited {
+		r.announced, r.inherited = true, false // no news if it stays so
 	}
 	nextHop, haveNextHop := s.current.config.Machine.Address(a.Prefix.Addr())
 	if !haveNextHop && a.Prefix.Addr().Is4() {
@@ -140,17 +146,25 @@ func (s *State) setRoute(r *routeState, route Route, desired bool, reason, withh
 	reason = cmp.Or(withheld, reason)
 	if announced != r.announced {
 		r.since = s.now
-		name := cmp.Or(route.Prefix, r.route.Prefix).String()
-		if announced {
-			s.note("route", name, "withdrawn", "announced", "its services have backends")
-		} else {
-			s.note("route", name, "announced", "withdrawn", reason)
-		}
+		s.noteRoute(cmp.Or(route.Prefix, r.route.Prefix).String(), announced, reason)
 	}
 	if desired != r.desired || (desired && !route.Equal(r.route)) {
 		s.changed.RoutesChanged = true
 	}
 	r.route, r.desired, r.announced, r.reason = route, desired, announced, reason
+}
+
+// noteRoute where routers can have it.
+func (s *State) noteRoute(prefix string, announced bool, reason string) {
+	switch {
+	case s.current.config.BGP == nil:
+	case !announced:
+		s.note("route", prefix, "announced", "withdrawn", reason)
+	case !s.sessionUp():
+		s.note("route", prefix, "withdrawn", "announced", "its services have backends; no BGP session is established yet")
+	default:
+		s.note("route", prefix, "withdrawn", "announced", "its services have backends")
+	}
 }
 
 // whyNoRoutes looks at what concerns the whole machine.

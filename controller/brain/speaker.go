@@ -18,7 +18,7 @@ func (e SpeakerConnected) apply(s *State) {
 		for _, prefix := range e.Prefixes {
 			s.routes.inherited[prefix] = true
 			if r := s.routes.byPrefix[prefix]; r != nil {
-				r.nextHopsResolved = true
+				r.nextHopsResolved, r.inherited = true, true
 			}
 		}
 	}

@@ -2,7 +2,9 @@ package brain
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 )
 
 const oneServiceWithBGP = oneService + `
@@ -41,6 +43,47 @@ func TestARouteThatTheSpeakerHasWaitsForNoNextHop(t *testing.T) {
 			w.settle(true, "10.1.0.11", "10.1.0.12")
 			w.do(SpeakerConnected{Prefixes: c.has})
 			w.expectDesired(c.want...)
+		})
+	}
+}
+
+// routeNotes are what the log says of routes.
+func (w *world) routeNotes() (notes []string) {
+	for _, n := range w.log {
+		if n.Kind == "route" {
+			notes = append(notes, n.From+" to "+n.To+": "+n.Reason)
+		}
+	}
+	return notes
+}
+
+func TestTheLogSaysOfRoutesWhatRoutersSee(t *testing.T) {
+	has := []netip.Prefix{netip.MustParsePrefix(vip)}
+	for name, c := range map[string]struct {
+		config      string
+		has         []netip.Prefix
+		established bool
+		pass        bool
+		want        []string
+	}{
+		"after a restart nothing changed":         {oneServiceWithBGP, has, true, true, nil},
+		"after a restart no backend is left":      {oneServiceWithBGP, has, true, false, []string{"announced to withdrawn: no backend"}},
+		"a first start":                           {oneServiceWithBGP, nil, true, true, []string{"withdrawn to announced: its services have backends"}},
+		"a first start without a session":         {oneServiceWithBGP, nil, false, true, []string{"withdrawn to announced: its services have backends; no BGP session is established yet"}},
+		"BGP is not configured":                   {oneService, nil, false, true, nil},
+		"BGP is not configured, there is nothing": {oneService, nil, false, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, c.config)
+			if c.established {
+				w.do(NeighborState{Address: netip.MustParseAddr("10.0.0.254"), State: "established"})
+			}
+			w.settle(c.pass, "10.1.0.11", "10.1.0.12")
+			w.do(SpeakerConnected{Prefixes: c.has})
+			w.pass(time.Second)
+			if got := w.routeNotes(); !slices.Equal(got, c.want) {
+				t.Errorf("the log says %q, want %q", got, c.want)
+			}
 		})
 	}
 }

@@ -380,8 +380,37 @@ func (h *harness) until(what string, holds func(*controllerv1.GetStateResponse) 
 	}
 }
 
+// announced, if there were a router.
 func announced(state *controllerv1.GetStateResponse) bool {
-	return len(state.Routes) == 1 && state.Routes[0].Announced
+	return len(state.Routes) == 1 && !state.Routes[0].Announced && state.Routes[0].Reason == api.NoBGP
+}
+
+func TestNothingIsAnnouncedThatNoRouterHas(t *testing.T) {
+	neighbor := func(state string) []*controllerv1.Neighbor {
+		return []*controllerv1.Neighbor{{Address: "10.0.0.254", State: state}, {Address: "10.0.0.253", State: "active"}}
+	}
+	for name, c := range map[string]struct {
+		neighbors []*controllerv1.Neighbor
+		announced bool
+		reason    string
+	}{
+		"no BGP":       {nil, false, api.NoBGP},
+		"no session":   {neighbor("active"), false, api.NoSession},
+		"one session":  {neighbor("established"), true, ""},
+		"no speaker":   {neighbor("unknown"), false, api.NoSession},
+		"half a start": {neighbor("openconfirm"), false, api.NoSession},
+	} {
+		state := &controllerv1.GetStateResponse{Neighbors: c.neighbors, Routes: []*controllerv1.Route{
+			{Prefix: "203.0.113.10/32", Announced: true, GracefulShutdown: true}, {Prefix: "203.0.113.11/32", Reason: "no backend"},
+		}}
+		describeUnheard(state)
+		if r := state.Routes[0]; r.Announced != c.announced || r.GracefulShutdown != c.announced || r.Reason != c.reason {
+			t.Errorf("%s: %v", name, r)
+		}
+		if r := state.Routes[1]; r.Announced || r.Reason != "no backend" {
+			t.Errorf("%s: %v", name, r)
+		}
+	}
 }
 
 func backendState(name, want string) func(*controllerv1.GetStateResponse) bool {
@@ -718,7 +747,7 @@ func TestADrainWaitsForTheForwardersCounters(t *testing.T) {
 		return state.Machine.GetDrain().GetPacketsPerSecond() > 10
 	})
 	time.Sleep(2 * time.Second) // as long as a drain without traffic takes
-	if state := h.state(); !announced(state) || !state.Routes[0].GracefulShutdown || state.Machine.State != brain.Draining {
+	if state := h.state(); !announced(state) || state.Machine.State != brain.Draining {
 		t.Errorf("while traffic comes: %v", state)
 	}
 	idle()

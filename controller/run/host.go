@@ -6,6 +6,7 @@ package run
 import (
 	"context"
 	"fmt"
+	"slices"
 	"path/filepath"
 
 	"google.golang.org/grpc/status"
@@ -41,7 +42,24 @@ func (c *Controller) StateOf(ctx context.Context, request *controllerv1.GetState
 	state.Version = c.options.Version
 	state.Config.Source, state.Config.NotKept, state.Config.Etcd = source, notKept, c.describeShared()
 	c.describeSpeaker(state, neighbors)
+	describeUnheard(state)
 	return state, nil
+}
+
+// describeUnheard: what no router hears is not announced, although the speaker has it.
+func describeUnheard(state *controllerv1.GetStateResponse) {
+	reason := api.NoSession
+	switch {
+	case len(state.Neighbors) == 0:
+		reason = api.NoBGP
+	case slices.ContainsFunc(state.Neighbors, func(n *controllerv1.Neighbor) bool { return n.State == "established" }):
+		return
+	}
+	for _, r := range state.Routes {
+		if r.Announced {
+			r.Announced, r.GracefulShutdown, r.Reason = false, false, reason
+		}
+	}
 }
 
 // describeSpeaker adds what the speaker says; where it does not answer, what

@@ -1896,11 +1896,12 @@ func (x *Probe) GetCertificateExpires() *timestamppb.Timestamp {
 }
 
 type Route struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Prefix           string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	NextHop          string                 `protobuf:"bytes,2,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"`
-	Announced        bool                   `protobuf:"varint,3,opt,name=announced,proto3" json:"announced,omitempty"`
-	GracefulShutdown bool                   `protobuf:"varint,4,opt,name=graceful_shutdown,json=gracefulShutdown,proto3" json:"graceful_shutdown,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Prefix  string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	NextHop string                 `protobuf:"bytes,2,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"`
+	// A session has it: never without BGP, nor while no session is established.
+	Announced        bool `protobuf:"varint,3,opt,name=announced,proto3" json:"announced,omitempty"`
+	GracefulShutdown bool `protobuf:"varint,4,opt,name=graceful_shutdown,json=gracefulShutdown,proto3" json:"graceful_shutdown,omitempty"`
 	// Why it is not announced.
 	Reason   string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	Since    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
