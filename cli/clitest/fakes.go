@@ -205,6 +205,11 @@ func (f *FakeController) PlanConfig(stream grpc.ClientStreamingServer[controller
 		OpeningOrClosing: &controllerv1.ConnectionChange{Staying: 9, Breaking: 4}, QuotaReached: true,
 	})
 	response.Routes = []*controllerv1.RouteChange{{Prefix: "203.0.113.11/32", Announced: true, Reason: "its services have backends", Services: []string{"web"}}}
+	response.Sessions = []*controllerv1.SessionChange{
+		{Address: "10.0.0.254", Asn: 64513, Routes: 3, Reason: "asn: 64513 to 64514"},
+		{Address: "10.0.0.253", Asn: 64513, Routes: 3, Removed: true, Reason: "the neighbor is removed"},
+	}
+	response.LastSessionEnds = true
 	response.Warnings = []string{"new.yaml:2: careful"}
 	response.AssumedActive = []string{"web-3"}
 	response.UntrackedQuota = 5

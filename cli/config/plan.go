@@ -33,7 +33,7 @@ func configPlanCommand() *cobra.Command {
 		Long: "Compares files, or directories of *.yaml, *.yml and *.json, with the config that\n" +
 			"runs here: services, VIPs, pools and backends; each backend's share of new\n" +
 			"connections; tracked connections that would break (their backend is gone or\n" +
-			"refuses them) or move (another backend gets them); routes.\n" +
+			"refuses them) or move (another backend gets them); BGP sessions that end; routes.\n" +
 			"Exits with 0 if nothing would change, with 2 if something would, with 1 after\n" +
 			"any error.",
 		Example: "  guideway config plan new.yaml",
@@ -112,7 +112,7 @@ func sendParts(sources []config.Source, send func(*controllerv1.ConfigPart) erro
 }
 
 func changesAnything(r *controllerv1.PlanConfigResponse) bool {
-	changes := len(r.Changes) > 0 || len(r.Routes) > 0
+	changes := len(r.Changes) > 0 || len(r.Routes) > 0 || len(r.Sessions) > 0
 	for _, s := range r.Services {
 		changes = changes || s.EntriesChanged > 0 || affected(s.Established) || affected(s.OpeningOrClosing)
 	}
@@ -133,7 +133,7 @@ func printPlan(w io.Writer, format string, r *controllerv1.PlanConfigResponse) e
 	}
 	fmt.Fprintf(w, "changes to what runs (generation %d):\n", r.Generation)
 	var err error
-	for _, table := range []output.Listing{changesTable(r), servicesTable(r), sharesTable(r), routesTable(r)} {
+	for _, table := range []output.Listing{changesTable(r), servicesTable(r), sharesTable(r), sessionsTable(r), routesTable(r)} {
 		if len(table.Rows) > 0 {
 			fmt.Fprintln(w)
 			err = errors.Join(err, table.PrintTable(w, false))
@@ -189,6 +189,18 @@ func sharesTable(r *controllerv1.PlanConfigResponse) output.Listing {
 	return table
 }
 
+func sessionsTable(r *controllerv1.PlanConfigResponse) output.Listing {
+	table := output.Listing{Header: []string{"BGP SESSION", "CHANGE", "ROUTES", "REASON"}, Wrapped: true}
+	for _, s := range r.Sessions {
+		what := "ends, begins anew"
+		if s.Removed {
+			what = "ends"
+		}
+		table.Rows = append(table.Rows, []string{fmt.Sprintf("%s (AS %d)", s.Address, s.Asn), what, fmt.Sprint(s.Routes), s.Reason})
+	}
+	return table
+}
+
 func routesTable(r *controllerv1.PlanConfigResponse) output.Listing {
 	table := output.Listing{Header: []string{"ROUTE", "CHANGE", "REASON"}, Wrapped: true}
 	for _, route := range r.Routes {
@@ -219,6 +231,9 @@ func planNotes(r *controllerv1.PlanConfigResponse) (notes []string) {
 	if len(r.AssumedActive) > 0 {
 		note("not yet probed, and taken for active: %s", strings.Join(r.AssumedActive, ", "))
 	}
+	if r.LastSessionEnds {
+		note("every BGP session of this machine ends: its routes go, and its connections come to other machines, or break where there is none")
+	}
 	for _, s := range r.Services {
 		if c := s.OpeningOrClosing; affected(c) {
 			note("%s: of connections that open or close, %d would break, %d move, %d are not known", s.Service, c.Breaking, c.Moving, c.Unknown)
@@ -243,6 +258,8 @@ type shownPlan struct {
 	Changes         []shownChange        `json:"changes"`
 	Services        []shownServiceChange `json:"services"`
 	Routes          []shownRouteChange   `json:"routes"`
+	Sessions        []shownSessionEnd    `json:"bgp_sessions"`
+	LastSessionEnds bool                 `json:"last_bgp_session_ends"`
 	RestartRequired string               `json:"restart_required,omitempty"`
 	AssumedActive   []string             `json:"assumed_active"`
 	Untracked       shownUntracked       `json:"untracked_since_start"`
@@ -293,6 +310,14 @@ type shownRouteChange struct {
 	Services  []string `json:"services"`
 }
 
+type shownSessionEnd struct {
+	Address string `json:"address"`
+	ASN     uint32 `json:"asn"`
+	Removed bool   `json:"removed"`
+	Reason  string `json:"reason"`
+	Routes  uint32 `json:"routes"`
+}
+
 type shownUntracked struct {
 	TableFull uint64 `json:"table_full"`
 	Quota     uint64 `json:"quota"`
@@ -304,6 +329,10 @@ func shownPlanOf(r *controllerv1.PlanConfigResponse) shownPlan {
 		AssumedActive: append([]string{}, r.AssumedActive...), Warnings: append([]string{}, r.Warnings...),
 		Untracked: shownUntracked{r.UntrackedTableFull, r.UntrackedQuota},
 		Changes:   []shownChange{}, Services: []shownServiceChange{}, Routes: []shownRouteChange{},
+		Sessions: []shownSessionEnd{}, LastSessionEnds: r.LastSessionEnds,
+	}
+	for _, s := range r.Sessions {
+		shown.Sessions = append(shown.Sessions, shownSessionEnd{s.Address, s.Asn, s.Removed, s.Reason, s.Routes})
 	}
 	for _, c := range r.Changes {
 		change := shownChange{Kind: c.Kind, Name: c.Name, What: c.What}

@@ -4,6 +4,7 @@ package brain
 // state, by the rules that decide everything else.
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -22,6 +23,12 @@ type Foresight struct {
 	// The plan as it is when the probes of new targets have passed.
 	Plan   *planv1.Plan
 	Routes []RouteChange
+	// Sessions that are established and end.
+	Sessions []config.SessionEnd
+	// No session that is established goes on: all routes go, at least until one begins.
+	LastSessionEnds bool
+	// Routes that the sessions have now.
+	RoutesHeard int
 	// Backends that no probe has judged yet: they count as active in Plan.
 	AssumedActive []string
 	// Why backends would get no buckets of living ones, a sentence each.
@@ -125,14 +132,21 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 	if !state.forwarder.met {
 		return nil
 	}
-	before := copyValues(state.routes.byPrefix)
+	running := state.Config()
+	before := state.announcedRoutes(running == nil || running.BGP == nil && c.BGP != nil)
+	foreseen := &Foresight{RoutesHeard: len(before)}
+	foreseen.endSessions(state, c)
 	ConfigLoaded{Config: c}.apply(state)
-	foreseen := &Foresight{AssumedActive: state.assumeActive()}
+	foreseen.AssumedActive = state.assumeActive()
 	state.flush()
 	foreseen.Plan = state.forwarder.wanted
 	state.assumeAccepted()
 	state.decideRoutes()
-	foreseen.Routes = routeChanges(before, state.routes.byPrefix)
+	bgpGone := running != nil && running.BGP != nil && c.BGP == nil
+	foreseen.Routes = routeChanges(before, state.announcedRoutes(bgpGone), state.routes.byPrefix)
+	if foreseen.LastSessionEnds {
+		foreseen.addLastSession(before)
+	}
 	for _, service := range state.stateless() {
 		for _, unknown := range state.buckets.unknown[service] {
 			foreseen.Unknown = append(foreseen.Unknown, fmt.Sprintf("service %s: %s", service, unknown))
@@ -167,24 +181,63 @@ func (s *State) assumeAccepted() {
 	f.generation, f.unresolved, f.refusal = f.accepted, nil, ""
 }
 
-func routeChanges(before, after map[netip.Prefix]*routeState) []RouteChange {
-	announced := func(routes map[netip.Prefix]*routeState, prefix netip.Prefix) bool {
-		r := routes[prefix]
-		return r != nil && r.announced
+// announcedRoutes as the controller decided; where BGP is gone, none.
+func (s *State) announcedRoutes(bgpGone bool) map[netip.Prefix]*routeState {
+	announced := copyValues(s.routes.byPrefix)
+	maps.DeleteFunc(announced, func(_ netip.Prefix, r *routeState) bool { return bgpGone || !r.announced })
+	return announced
+}
+
+// endSessions of the running config by the next.
+func (f *Foresight) endSessions(s *State, next *config.Config) {
+	running := s.Config()
+	if running == nil || !s.sessionUp() {
+		return
 	}
+	for _, end := range config.SessionEnds(running, next) {
+		if s.routes.neighbors[end.Neighbor.Address] == established {
+			f.Sessions = append(f.Sessions, end)
+		}
+	}
+	ends := func(address netip.Addr) bool {
+		return slices.ContainsFunc(f.Sessions, func(end config.SessionEnd) bool { return end.Neighbor.Address == address })
+	}
+	f.LastSessionEnds = true
+	for address, state := range s.routes.neighbors {
+		f.LastSessionEnds = f.LastSessionEnds && (state != established || ends(address))
+	}
+}
+
+// addLastSession: the routes that stay desired leave with it.
+func (f *Foresight) addLastSession(before map[netip.Prefix]*routeState) {
+	listed := map[netip.Prefix]bool{}
+	for _, change := range f.Routes {
+		listed[change.Prefix] = true
+	}
+	for prefix, r := range before {
+		if !listed[prefix] {
+			f.Routes = append(f.Routes, RouteChange{Prefix: prefix, Reason: "every BGP session ends; it is announced again when one has begun", Services: r.services})
+		}
+	}
+	slices.SortFunc(f.Routes, func(a, b RouteChange) int { return comparePrefixes(a.Prefix, b.Prefix) })
+}
+
+// routeChanges between what routers hear of before and after; all has the reasons.
+func routeChanges(before, after, all map[netip.Prefix]*routeState) []RouteChange {
 	prefixes := maps.Clone(before)
 	maps.Copy(prefixes, after)
 	var changes []RouteChange
 	for _, prefix := range slices.SortedFunc(maps.Keys(prefixes), comparePrefixes) {
-		now := announced(after, prefix)
-		if now == announced(before, prefix) {
+		_, was := before[prefix]
+		_, is := after[prefix]
+		if was == is {
 			continue
 		}
-		change := RouteChange{Prefix: prefix, Announced: now, Reason: "no service here has it any more", Services: prefixes[prefix].services}
-		if now {
+		change := RouteChange{Prefix: prefix, Announced: is, Reason: "no service here has it any more", Services: prefixes[prefix].services}
+		if is {
 			change.Reason = "its services have backends"
-		} else if r := after[prefix]; r != nil {
-			change.Reason = r.reason
+		} else if r := all[prefix]; r != nil {
+			change.Reason = cmp.Or(r.reason, "bgp is removed")
 		}
 		changes = append(changes, change)
 	}

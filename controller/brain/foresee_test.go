@@ -2,6 +2,7 @@ package brain
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -138,4 +139,53 @@ func TestAConfigWithTheSamePlanIsTrustedAtOnce(t *testing.T) {
 		t.Errorf("trusted: %v; generation %d after %d", w.last.Trusted == next, w.running.Generation, generation)
 	}
 	w.expectRoutes(vip)
+}
+
+const withTwoRouters = oneService + `
+cluster: {prefixes: [203.0.113.0/24]}
+bgp: {asn: 64512, neighbors: [{address: 10.0.0.254, asn: 64513}, {address: 10.0.0.253, asn: 64513}]}
+`
+
+func TestSessionsThatEndAreForeseenWithTheirRoutes(t *testing.T) {
+	const anew = "203.0.113.10/32 false: every BGP session ends; it is announced again when one has begun"
+	const both = "{address: 10.0.0.254, asn: 64513}, {address: 10.0.0.253, asn: 64513}"
+	for what, c := range map[string]struct {
+		from, to string
+		up       []string
+		sessions []string
+		routes   []string
+	}{
+		"nothing":              {"", "", []string{"10.0.0.254"}, nil, nil},
+		"the own AS":           {"asn: 64512", "asn: 64599", []string{"10.0.0.254", "10.0.0.253"}, []string{"10.0.0.254", "10.0.0.253"}, []string{anew}},
+		"one of two":           {"10.0.0.254, asn: 64513", "10.0.0.254, asn: 64514", []string{"10.0.0.254", "10.0.0.253"}, []string{"10.0.0.254"}, nil},
+		"the only one that is": {"10.0.0.254, asn: 64513", "10.0.0.254, asn: 64513, ttl_security: true", []string{"10.0.0.254"}, []string{"10.0.0.254"}, []string{anew}},
+		"one that is down":     {"10.0.0.254, asn: 64513", "10.0.0.254, asn: 64514", []string{"10.0.0.253"}, nil, nil},
+		"a neighbor less":      {"{address: 10.0.0.254, asn: 64513}, ", "", []string{"10.0.0.254"}, []string{"10.0.0.254"}, []string{anew}},
+		"other neighbors":      {both, "{address: 10.0.0.252, asn: 64513}", []string{"10.0.0.254"}, []string{"10.0.0.254"}, []string{anew}},
+		"no BGP": {
+			withTwoRouters[strings.Index(withTwoRouters, "bgp:"):], "", []string{"10.0.0.254"},
+			[]string{"10.0.0.254"}, []string{"203.0.113.10/32 false: bgp is removed"},
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := start(t, withTwoRouters)
+			w.settle(true, "10.1.0.11", "10.1.0.12")
+			w.do(SpeakerConnected{})
+			for _, address := range c.up {
+				w.do(NeighborState{Address: netip.MustParseAddr(address), State: "established"})
+			}
+			w.pass(time.Second)
+			f := w.state.Snapshot().Foresee(parse(t, strings.Replace(withTwoRouters, c.from, c.to, 1)))
+			var sessions []string
+			for _, end := range f.Sessions {
+				sessions = append(sessions, end.Neighbor.Address.String())
+			}
+			if !slices.Equal(sessions, c.sessions) || !slices.Equal(f.routes(), c.routes) || f.RoutesHeard != 1 {
+				t.Errorf("sessions %q, routes %q, heard %d", sessions, f.routes(), f.RoutesHeard)
+			}
+			if last := len(c.routes) > 0; f.LastSessionEnds != last {
+				t.Errorf("the last session ends: %v", f.LastSessionEnds)
+			}
+		})
+	}
 }

@@ -45,7 +45,7 @@ type routeState struct {
 	// Routers have it by the controller before this one, which has not decided yet.
 	inherited bool
 	reason    string
-	since            time.Time
+	since     time.Time
 }
 
 // whyNoRoutes is what holds for every route; at most one of the reasons is

@@ -290,9 +290,12 @@ func (s *State) NotReady() []string {
 	return missing
 }
 
+// established is the state of a BGP session that carries routes.
+const established = "established"
+
 func (s *State) sessionUp() bool {
 	for _, state := range s.routes.neighbors {
-		if state == "established" {
+		if state == established {
 			return true
 		}
 	}

@@ -6,8 +6,8 @@ package run
 import (
 	"context"
 	"fmt"
-	"slices"
 	"path/filepath"
+	"slices"
 
 	"google.golang.org/grpc/status"
 

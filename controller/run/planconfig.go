@@ -63,14 +63,27 @@ func (c *Controller) PlanConfig(ctx context.Context, files []config.Source) (*co
 			response.Services = append(response.Services, change)
 		}
 	}
-	for _, r := range foreseen.Routes {
-		response.Routes = append(response.Routes, &controllerv1.RouteChange{Prefix: r.Prefix.String(), Announced: r.Announced, Reason: r.Reason, Services: r.Services})
-	}
+	describeAnnouncements(response, foreseen, running.BGP != nil || parsed.BGP != nil)
 	for _, warning := range parsed.Warnings {
 		response.Warnings = append(response.Warnings, warning.String())
 	}
 	response.Warnings = append(response.Warnings, foreseen.Unknown...)
 	return response, nil
+}
+
+func describeAnnouncements(response *controllerv1.PlanConfigResponse, foreseen *brain.Foresight, withBGP bool) {
+	if !withBGP {
+		return // no router hears of any route
+	}
+	response.LastSessionEnds = foreseen.LastSessionEnds
+	for _, s := range foreseen.Sessions {
+		response.Sessions = append(response.Sessions, &controllerv1.SessionChange{
+			Address: s.Neighbor.Address.String(), Asn: s.Neighbor.ASN, Removed: s.Removed, Reason: s.Reason, Routes: uint32(foreseen.RoutesHeard),
+		})
+	}
+	for _, r := range foreseen.Routes {
+		response.Routes = append(response.Routes, &controllerv1.RouteChange{Prefix: r.Prefix.String(), Announced: r.Announced, Reason: r.Reason, Services: r.Services})
+	}
 }
 
 func (c *Controller) comparePlan(ctx context.Context, foreseen *brain.Foresight) (*forwarderv1.ComparePlanResponse, error) {

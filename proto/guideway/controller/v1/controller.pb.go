@@ -2725,8 +2725,13 @@ type PlanConfigResponse struct {
 	// table, or no quota left: such are not tracked and not counted.
 	UntrackedTableFull uint64 `protobuf:"varint,8,opt,name=untracked_table_full,json=untrackedTableFull,proto3" json:"untracked_table_full,omitempty"`
 	UntrackedQuota     uint64 `protobuf:"varint,9,opt,name=untracked_quota,json=untrackedQuota,proto3" json:"untracked_quota,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Established BGP sessions that end, in the config's order.
+	Sessions []*SessionChange `protobuf:"bytes,10,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	// No session that is established goes on: all routes go, and clients reach other
+	// machines, until one has begun.
+	LastSessionEnds bool `protobuf:"varint,11,opt,name=last_session_ends,json=lastSessionEnds,proto3" json:"last_session_ends,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *PlanConfigResponse) Reset() {
@@ -2822,6 +2827,100 @@ func (x *PlanConfigResponse) GetUntrackedQuota() uint64 {
 	return 0
 }
 
+func (x *PlanConfigResponse) GetSessions() []*SessionChange {
+	if x != nil {
+		return x.Sessions
+	}
+	return nil
+}
+
+func (x *PlanConfigResponse) GetLastSessionEnds() bool {
+	if x != nil {
+		return x.LastSessionEnds
+	}
+	return false
+}
+
+type SessionChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the router.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Asn     uint32 `protobuf:"varint,2,opt,name=asn,proto3" json:"asn,omitempty"`
+	// Else it begins anew.
+	Removed bool `protobuf:"varint,3,opt,name=removed,proto3" json:"removed,omitempty"`
+	// Which fields change.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// That the router has now, and loses with the session.
+	Routes        uint32 `protobuf:"varint,5,opt,name=routes,proto3" json:"routes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionChange) Reset() {
+	*x = SessionChange{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionChange) ProtoMessage() {}
+
+func (x *SessionChange) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionChange.ProtoReflect.Descriptor instead.
+func (*SessionChange) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *SessionChange) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *SessionChange) GetAsn() uint32 {
+	if x != nil {
+		return x.Asn
+	}
+	return 0
+}
+
+func (x *SessionChange) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
+func (x *SessionChange) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SessionChange) GetRoutes() uint32 {
+	if x != nil {
+		return x.Routes
+	}
+	return 0
+}
+
 type ConfigChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// service, vip, pool, backend, health_check, prefix_group, peer, setting
@@ -2836,7 +2935,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2848,7 +2947,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2861,7 +2960,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ConfigChange) GetKind() string {
@@ -2904,7 +3003,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2916,7 +3015,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2929,7 +3028,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FieldChange) GetField() string {
@@ -2974,7 +3073,7 @@ type ServiceChange struct {
 
 func (x *ServiceChange) Reset() {
 	*x = ServiceChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3085,7 @@ func (x *ServiceChange) String() string {
 func (*ServiceChange) ProtoMessage() {}
 
 func (x *ServiceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3098,7 @@ func (x *ServiceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceChange.ProtoReflect.Descriptor instead.
 func (*ServiceChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ServiceChange) GetService() string {
@@ -3070,7 +3169,7 @@ type ShareChange struct {
 
 func (x *ShareChange) Reset() {
 	*x = ShareChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3181,7 @@ func (x *ShareChange) String() string {
 func (*ShareChange) ProtoMessage() {}
 
 func (x *ShareChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3194,7 @@ func (x *ShareChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareChange.ProtoReflect.Descriptor instead.
 func (*ShareChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ShareChange) GetBackend() string {
@@ -3132,7 +3231,7 @@ type ConnectionChange struct {
 
 func (x *ConnectionChange) Reset() {
 	*x = ConnectionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3144,7 +3243,7 @@ func (x *ConnectionChange) String() string {
 func (*ConnectionChange) ProtoMessage() {}
 
 func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3157,7 +3256,7 @@ func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionChange.ProtoReflect.Descriptor instead.
 func (*ConnectionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ConnectionChange) GetStaying() uint64 {
@@ -3201,7 +3300,7 @@ type RouteChange struct {
 
 func (x *RouteChange) Reset() {
 	*x = RouteChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3312,7 @@ func (x *RouteChange) String() string {
 func (*RouteChange) ProtoMessage() {}
 
 func (x *RouteChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3325,7 @@ func (x *RouteChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteChange.ProtoReflect.Descriptor instead.
 func (*RouteChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RouteChange) GetPrefix() string {
@@ -3270,7 +3369,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3282,7 +3381,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3295,7 +3394,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ApplyConfigRequest) GetPart() *ConfigPart {
@@ -3337,7 +3436,7 @@ type ApplyOrder struct {
 
 func (x *ApplyOrder) Reset() {
 	*x = ApplyOrder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3349,7 +3448,7 @@ func (x *ApplyOrder) String() string {
 func (*ApplyOrder) ProtoMessage() {}
 
 func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3362,7 +3461,7 @@ func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOrder.ProtoReflect.Descriptor instead.
 func (*ApplyOrder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ApplyOrder) GetGeneration() uint64 {
@@ -3419,7 +3518,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3431,7 +3530,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3444,7 +3543,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ApplyConfigResponse) GetPath() string {
@@ -3502,7 +3601,7 @@ type EndCanaryRequest struct {
 
 func (x *EndCanaryRequest) Reset() {
 	*x = EndCanaryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3514,7 +3613,7 @@ func (x *EndCanaryRequest) String() string {
 func (*EndCanaryRequest) ProtoMessage() {}
 
 func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3527,7 +3626,7 @@ func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCanaryRequest.ProtoReflect.Descriptor instead.
 func (*EndCanaryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *EndCanaryRequest) GetPromote() bool {
@@ -3552,7 +3651,7 @@ type GetConfigHistoryRequest struct {
 
 func (x *GetConfigHistoryRequest) Reset() {
 	*x = GetConfigHistoryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3564,7 +3663,7 @@ func (x *GetConfigHistoryRequest) String() string {
 func (*GetConfigHistoryRequest) ProtoMessage() {}
 
 func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3577,7 +3676,7 @@ func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
 }
 
 type GetConfigHistoryResponse struct {
@@ -3591,7 +3690,7 @@ type GetConfigHistoryResponse struct {
 
 func (x *GetConfigHistoryResponse) Reset() {
 	*x = GetConfigHistoryResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3603,7 +3702,7 @@ func (x *GetConfigHistoryResponse) String() string {
 func (*GetConfigHistoryResponse) ProtoMessage() {}
 
 func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3616,7 +3715,7 @@ func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
@@ -3661,7 +3760,7 @@ type ConfigRecord struct {
 
 func (x *ConfigRecord) Reset() {
 	*x = ConfigRecord{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3673,7 +3772,7 @@ func (x *ConfigRecord) String() string {
 func (*ConfigRecord) ProtoMessage() {}
 
 func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3686,7 +3785,7 @@ func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRecord.ProtoReflect.Descriptor instead.
 func (*ConfigRecord) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ConfigRecord) GetNumber() uint64 {
@@ -3776,7 +3875,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3788,7 +3887,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3801,7 +3900,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -3821,7 +3920,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3833,7 +3932,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3846,7 +3945,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetConfigResponse) GetRecord() *ConfigRecord {
@@ -3871,7 +3970,7 @@ type GetFleetRequest struct {
 
 func (x *GetFleetRequest) Reset() {
 	*x = GetFleetRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3883,7 +3982,7 @@ func (x *GetFleetRequest) String() string {
 func (*GetFleetRequest) ProtoMessage() {}
 
 func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3896,7 +3995,7 @@ func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetRequest.ProtoReflect.Descriptor instead.
 func (*GetFleetRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
 }
 
 type GetFleetResponse struct {
@@ -3917,7 +4016,7 @@ type GetFleetResponse struct {
 
 func (x *GetFleetResponse) Reset() {
 	*x = GetFleetResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3929,7 +4028,7 @@ func (x *GetFleetResponse) String() string {
 func (*GetFleetResponse) ProtoMessage() {}
 
 func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3942,7 +4041,7 @@ func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetResponse.ProtoReflect.Descriptor instead.
 func (*GetFleetResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetFleetResponse) GetCluster() string {
@@ -4001,7 +4100,7 @@ type FleetMachine struct {
 
 func (x *FleetMachine) Reset() {
 	*x = FleetMachine{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4013,7 +4112,7 @@ func (x *FleetMachine) String() string {
 func (*FleetMachine) ProtoMessage() {}
 
 func (x *FleetMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4026,7 +4125,7 @@ func (x *FleetMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetMachine.ProtoReflect.Descriptor instead.
 func (*FleetMachine) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *FleetMachine) GetName() string {
@@ -4065,7 +4164,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4077,7 +4176,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4090,7 +4189,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{51}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{52}
 }
 
 type RestartResponse struct {
@@ -4108,7 +4207,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4120,7 +4219,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4133,7 +4232,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{52}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RestartResponse) GetForwarderVersionBefore() string {
@@ -4401,7 +4500,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"K\n" +
 	"\x11PlanConfigRequest\x126\n" +
-	"\x04part\x18\x01 \x01(\v2\".guideway.controller.v1.ConfigPartR\x04part\"\xbd\x03\n" +
+	"\x04part\x18\x01 \x01(\v2\".guideway.controller.v1.ConfigPartR\x04part\"\xac\x04\n" +
 	"\x12PlanConfigResponse\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -4413,7 +4512,16 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x10restart_required\x18\x06 \x01(\tR\x0frestartRequired\x12%\n" +
 	"\x0eassumed_active\x18\a \x03(\tR\rassumedActive\x120\n" +
 	"\x14untracked_table_full\x18\b \x01(\x04R\x12untrackedTableFull\x12'\n" +
-	"\x0funtracked_quota\x18\t \x01(\x04R\x0euntrackedQuota\"\x87\x01\n" +
+	"\x0funtracked_quota\x18\t \x01(\x04R\x0euntrackedQuota\x12A\n" +
+	"\bsessions\x18\n" +
+	" \x03(\v2%.guideway.controller.v1.SessionChangeR\bsessions\x12*\n" +
+	"\x11last_session_ends\x18\v \x01(\bR\x0flastSessionEnds\"\x85\x01\n" +
+	"\rSessionChange\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
+	"\x03asn\x18\x02 \x01(\rR\x03asn\x12\x18\n" +
+	"\aremoved\x18\x03 \x01(\bR\aremoved\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06routes\x18\x05 \x01(\rR\x06routes\"\x87\x01\n" +
 	"\fConfigChange\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -4550,7 +4658,7 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
@@ -4585,36 +4693,37 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*ConfigPart)(nil),                 // 30: guideway.controller.v1.ConfigPart
 	(*PlanConfigRequest)(nil),          // 31: guideway.controller.v1.PlanConfigRequest
 	(*PlanConfigResponse)(nil),         // 32: guideway.controller.v1.PlanConfigResponse
-	(*ConfigChange)(nil),               // 33: guideway.controller.v1.ConfigChange
-	(*FieldChange)(nil),                // 34: guideway.controller.v1.FieldChange
-	(*ServiceChange)(nil),              // 35: guideway.controller.v1.ServiceChange
-	(*ShareChange)(nil),                // 36: guideway.controller.v1.ShareChange
-	(*ConnectionChange)(nil),           // 37: guideway.controller.v1.ConnectionChange
-	(*RouteChange)(nil),                // 38: guideway.controller.v1.RouteChange
-	(*ApplyConfigRequest)(nil),         // 39: guideway.controller.v1.ApplyConfigRequest
-	(*ApplyOrder)(nil),                 // 40: guideway.controller.v1.ApplyOrder
-	(*ApplyConfigResponse)(nil),        // 41: guideway.controller.v1.ApplyConfigResponse
-	(*EndCanaryRequest)(nil),           // 42: guideway.controller.v1.EndCanaryRequest
-	(*GetConfigHistoryRequest)(nil),    // 43: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),   // 44: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),               // 45: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),           // 46: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 47: guideway.controller.v1.GetConfigResponse
-	(*GetFleetRequest)(nil),            // 48: guideway.controller.v1.GetFleetRequest
-	(*GetFleetResponse)(nil),           // 49: guideway.controller.v1.GetFleetResponse
-	(*FleetMachine)(nil),               // 50: guideway.controller.v1.FleetMachine
-	(*RestartRequest)(nil),             // 51: guideway.controller.v1.RestartRequest
-	(*RestartResponse)(nil),            // 52: guideway.controller.v1.RestartResponse
-	(*timestamppb.Timestamp)(nil),      // 53: google.protobuf.Timestamp
-	(*v1.Canary)(nil),                  // 54: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 55: google.protobuf.Duration
-	(*v1.Machine)(nil),                 // 56: guideway.fleet.v1.Machine
-	(*v11.GetCountersRequest)(nil),     // 57: guideway.forwarder.v1.GetCountersRequest
-	(*v11.GetConnectionsRequest)(nil),  // 58: guideway.forwarder.v1.GetConnectionsRequest
-	(*v11.GetDropSamplesRequest)(nil),  // 59: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v11.GetCountersResponse)(nil),    // 60: guideway.forwarder.v1.GetCountersResponse
-	(*v11.GetConnectionsResponse)(nil), // 61: guideway.forwarder.v1.GetConnectionsResponse
-	(*v11.GetDropSamplesResponse)(nil), // 62: guideway.forwarder.v1.GetDropSamplesResponse
+	(*SessionChange)(nil),              // 33: guideway.controller.v1.SessionChange
+	(*ConfigChange)(nil),               // 34: guideway.controller.v1.ConfigChange
+	(*FieldChange)(nil),                // 35: guideway.controller.v1.FieldChange
+	(*ServiceChange)(nil),              // 36: guideway.controller.v1.ServiceChange
+	(*ShareChange)(nil),                // 37: guideway.controller.v1.ShareChange
+	(*ConnectionChange)(nil),           // 38: guideway.controller.v1.ConnectionChange
+	(*RouteChange)(nil),                // 39: guideway.controller.v1.RouteChange
+	(*ApplyConfigRequest)(nil),         // 40: guideway.controller.v1.ApplyConfigRequest
+	(*ApplyOrder)(nil),                 // 41: guideway.controller.v1.ApplyOrder
+	(*ApplyConfigResponse)(nil),        // 42: guideway.controller.v1.ApplyConfigResponse
+	(*EndCanaryRequest)(nil),           // 43: guideway.controller.v1.EndCanaryRequest
+	(*GetConfigHistoryRequest)(nil),    // 44: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),   // 45: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),               // 46: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),           // 47: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 48: guideway.controller.v1.GetConfigResponse
+	(*GetFleetRequest)(nil),            // 49: guideway.controller.v1.GetFleetRequest
+	(*GetFleetResponse)(nil),           // 50: guideway.controller.v1.GetFleetResponse
+	(*FleetMachine)(nil),               // 51: guideway.controller.v1.FleetMachine
+	(*RestartRequest)(nil),             // 52: guideway.controller.v1.RestartRequest
+	(*RestartResponse)(nil),            // 53: guideway.controller.v1.RestartResponse
+	(*timestamppb.Timestamp)(nil),      // 54: google.protobuf.Timestamp
+	(*v1.Canary)(nil),                  // 55: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 56: google.protobuf.Duration
+	(*v1.Machine)(nil),                 // 57: guideway.fleet.v1.Machine
+	(*v11.GetCountersRequest)(nil),     // 58: guideway.forwarder.v1.GetCountersRequest
+	(*v11.GetConnectionsRequest)(nil),  // 59: guideway.forwarder.v1.GetConnectionsRequest
+	(*v11.GetDropSamplesRequest)(nil),  // 60: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v11.GetCountersResponse)(nil),    // 61: guideway.forwarder.v1.GetCountersResponse
+	(*v11.GetConnectionsResponse)(nil), // 62: guideway.forwarder.v1.GetConnectionsResponse
+	(*v11.GetDropSamplesResponse)(nil), // 63: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	3,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
@@ -4627,93 +4736,94 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	21, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	2,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
 	4,  // 9: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	53, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	53, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	53, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	53, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	54, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	54, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	54, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	54, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
 	6,  // 14: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	53, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	54, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	53, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	54, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	55, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	54, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
 	4,  // 18: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
 	9,  // 19: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
-	55, // 20: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	56, // 20: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
 	12, // 21: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
 	13, // 22: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
 	10, // 23: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
 	11, // 24: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
-	53, // 25: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
-	53, // 26: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
-	53, // 27: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	54, // 25: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	54, // 26: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	54, // 27: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
 	14, // 28: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
 	17, // 29: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	55, // 30: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	55, // 31: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	53, // 32: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	56, // 30: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	56, // 31: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	54, // 32: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
 	18, // 33: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	55, // 34: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	53, // 35: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	53, // 36: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	53, // 37: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	53, // 38: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	53, // 39: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	55, // 40: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	55, // 41: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	56, // 34: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	54, // 35: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	54, // 36: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	54, // 37: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	54, // 38: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	54, // 39: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	56, // 40: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	56, // 41: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
 	30, // 42: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	33, // 43: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	35, // 44: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	38, // 45: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	34, // 46: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	36, // 47: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	37, // 48: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	37, // 49: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	30, // 50: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	40, // 51: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	45, // 52: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	53, // 53: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	45, // 54: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	30, // 55: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	50, // 56: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	53, // 57: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	54, // 58: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	56, // 59: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	0,  // 60: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	15, // 61: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	22, // 62: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	31, // 63: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	39, // 64: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	42, // 65: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	51, // 66: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	43, // 67: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	46, // 68: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	24, // 69: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	26, // 70: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	28, // 71: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	48, // 72: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	57, // 73: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	58, // 74: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	59, // 75: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 76: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	16, // 77: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	23, // 78: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	32, // 79: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	41, // 80: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	41, // 81: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	52, // 82: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	44, // 83: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	47, // 84: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	25, // 85: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	27, // 86: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	29, // 87: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	49, // 88: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	60, // 89: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	61, // 90: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	62, // 91: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	76, // [76:92] is the sub-list for method output_type
-	60, // [60:76] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	34, // 43: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	36, // 44: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	39, // 45: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	33, // 46: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
+	35, // 47: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	37, // 48: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	38, // 49: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	38, // 50: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	30, // 51: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	41, // 52: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	46, // 53: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	54, // 54: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	46, // 55: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	30, // 56: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
+	51, // 57: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	54, // 58: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	55, // 59: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	57, // 60: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	0,  // 61: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	15, // 62: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	22, // 63: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	31, // 64: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	40, // 65: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	43, // 66: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	52, // 67: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	44, // 68: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	47, // 69: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	24, // 70: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	26, // 71: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	28, // 72: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	49, // 73: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	58, // 74: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	59, // 75: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	60, // 76: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 77: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	16, // 78: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	23, // 79: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	32, // 80: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	42, // 81: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	42, // 82: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	53, // 83: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	45, // 84: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	48, // 85: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	25, // 86: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	27, // 87: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	29, // 88: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	50, // 89: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	61, // 90: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	62, // 91: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	63, // 92: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	77, // [77:93] is the sub-list for method output_type
+	61, // [61:77] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -4729,7 +4839,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
