@@ -171,11 +171,12 @@ func undrainNamed(use, short string, names func(context.Context, machine.Machine
 	command := &cobra.Command{
 		Use: use, Short: short, Args: commandline.Arguments("NAME"), ValidArgsFunction: completeNames(&m, names),
 		RunE: func(command *cobra.Command, args []string) error {
-			return m.OperateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
+			err := m.OperateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
 				warnings, err := undrain(ctx, client, args[0])
 				warn(command.ErrOrStderr(), warnings)
 				return err
 			})
+			return suggest(command.Context(), m, err, args[0], names)
 		},
 	}
 	machine.AddController(command, &m)

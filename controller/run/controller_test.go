@@ -654,11 +654,12 @@ func TestDrainsAreKeptOverRestarts(t *testing.T) {
 	h.peer.serve(t, h.runDir())
 	h.start()
 	h.until("announced", announced)
-	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-9", Drain: true}); status.Code(err) != codes.NotFound {
-		t.Errorf("drain of an unknown backend: %v", err)
-	}
-	if _, err := h.client.DrainService(h.deadline(), &controllerv1.DrainServiceRequest{Service: "wbe", Drain: true}); status.Code(err) != codes.NotFound {
-		t.Errorf("drain of an unknown service: %v", err)
+	for _, drain := range []bool{true, false} {
+		_, backend := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "nosuch", Drain: drain})
+		_, service := h.client.DrainService(h.deadline(), &controllerv1.DrainServiceRequest{Service: "nosuch", Drain: drain})
+		if status.Code(backend) != codes.NotFound || status.Code(service) != codes.NotFound {
+			t.Errorf("drain %v of what is not there: %v, %v", drain, backend, service)
+		}
 	}
 	if _, err := h.client.DrainBackend(h.deadline(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: true, Fleet: true, Force: true}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "no `etcd` in the config") {
 		t.Errorf("drain on all machines of one: %v", err)

@@ -19,12 +19,16 @@ import (
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
-// DrainBackend by command.
+// DrainBackend by command. What is no longer in the config can still be undrained.
 func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBackendRequest) (warnings []string, err error) {
+	wasFleets := false
 	refuse := func() error {
+		known := c.brain.HasBackend(r.Backend)
 		switch {
-		case !r.Drain: // what is no longer in the config must still be undrainable
-		case !c.brain.HasBackend(r.Backend):
+		case !r.Drain && (known || wasFleets || slices.Contains(c.brain.Drained().Backends, r.Backend)):
+		case !r.Drain:
+			return fmt.Errorf("undrain %s: %w, nor is one of this name drained", r.Backend, api.ErrUnknownBackend)
+		case !known:
 			return fmt.Errorf("drain %s: %w", r.Backend, api.ErrUnknownBackend)
 		case !r.Force:
 			return unlessForced(c.brain.LastBackend(r.Backend), "bring another backend up first")
@@ -35,7 +39,6 @@ func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBack
 	if r.Fleet && r.Drain {
 		return nil, c.drainInFleet(ctx, what, refuse)
 	}
-	wasFleets := false
 	if !r.Drain {
 		if wasFleets, err = c.undrainInFleet(ctx, what); err != nil {
 			return nil, err
@@ -63,10 +66,14 @@ func (c *Controller) warning(ctx context.Context, ask func() string) (warnings [
 func (c *Controller) DrainService(ctx context.Context, r *controllerv1.DrainServiceRequest) (warnings []string, err error) {
 	what := fleet.Drained{Kind: fleet.KindService, Name: r.Service}
 	isFleets := r.Fleet && r.Drain
+	wasFleets := false
 	refuse := func() error {
+		known := c.brain.HasService(r.Service)
 		switch {
+		case !r.Drain && (known || wasFleets || slices.Contains(c.brain.Drained().Services, r.Service)):
 		case !r.Drain:
-		case !c.brain.HasService(r.Service):
+			return fmt.Errorf("undrain %s: %w, nor is one of this name drained", r.Service, api.ErrUnknownService)
+		case !known:
 			return fmt.Errorf("drain %s: %w", r.Service, api.ErrUnknownService)
 		case !r.Force && isFleets:
 			return unlessForced("no machine would announce "+r.Service, "drain it on the machines that are to be without it")
@@ -80,7 +87,7 @@ func (c *Controller) DrainService(ctx context.Context, r *controllerv1.DrainServ
 	case isFleets:
 		err = c.drainInFleet(ctx, what, refuse)
 	case !r.Drain:
-		_, err = c.undrainInFleet(ctx, what)
+		wasFleets, err = c.undrainInFleet(ctx, what)
 	}
 	if err == nil {
 		err = c.drain(ctx, event, refuse)
