@@ -12,7 +12,7 @@ import (
 type backendNames struct {
 	*builder
 	byName    map[string]knownBackend
-	byAddress map[netip.Addr]knownBackend
+	byAddress map[netip.Addr][]knownBackend // a name each
 }
 
 type knownBackend struct {
@@ -21,7 +21,7 @@ type knownBackend struct {
 }
 
 func newBackendNames(b *builder) *backendNames {
-	return &backendNames{builder: b, byName: map[string]knownBackend{}, byAddress: map[netip.Addr]knownBackend{}}
+	return &backendNames{builder: b, byName: map[string]knownBackend{}, byAddress: map[netip.Addr][]knownBackend{}}
 }
 
 // add puts a backend into its pool, unless the pool has it already.
@@ -80,13 +80,25 @@ func (n *backendNames) intern(path string, backend Backend) *Backend {
 			backend.Name, backend.Address, known.Address, known.field, n.document.position(known.field).line)
 		return known.Backend
 	}
-	if other, ok := n.byAddress[backend.Address]; ok && other.Name != backend.Name {
-		n.warnf(path, "%s is backend %q here and %q at %s: they count as two, with a share each; give it one name",
-			backend.Address, backend.Name, other.Name, other.field)
-	} else {
-		n.byAddress[backend.Address] = known
+	if !ok {
+		n.byAddress[backend.Address] = append(n.byAddress[backend.Address], known)
 	}
 	return known.Backend
+}
+
+// warnNames of addresses that have several.
+func (n *backendNames) warnNames() {
+	for address, known := range n.byAddress {
+		switch len(known) {
+		case 1:
+		case 2:
+			n.warnf(known[1].field, "%s is backend %q here and %q at %s: they count as two, with a share each; give it one name",
+				address, known[1].Name, known[0].Name, known[0].field)
+		default:
+			n.warnf(known[1].field, "%s has %d names, %q here and %q at %s among them: each counts as a backend, with a share of its own; give it one name",
+				address, len(known), known[1].Name, known[0].Name, known[0].field)
+		}
+	}
 }
 
 func (n *backendNames) sorted() []Backend {

@@ -45,6 +45,7 @@ func (b *builder) pools() {
 		}
 		b.config.Pools = append(b.config.Pools, pool)
 	}
+	backends.warnNames()
 	b.config.Backends = backends.sorted()
 	b.poolReferences()
 }

@@ -359,9 +359,17 @@ func (b *builder) warnServices() {
 			b.warnf(path+".unmatched", "is pass: with net.ipv4.ip_forward on, the kernel sends such packets back to the router, in a loop; turn it off")
 		}
 		b.warnNotAnnounced(path, service)
+		b.warnWeights(path, service)
 	}
 	if here == 0 && len(b.config.Services) > 0 {
 		b.warnf("machine.shard", "is %q, and no service has this shard: this machine serves nothing", b.config.Machine.Shard)
+	}
+}
+
+func (b *builder) warnWeights(path string, service Service) {
+	takes := func(m Member) bool { return m.Weight > 0 }
+	if len(service.Members) > 0 && !slices.ContainsFunc(service.Members, takes) {
+		b.warnf(path+".pools", "all of its %d backends have weight 0, which drains them: no new connection is taken; give one a weight of 1 or more", len(service.Members))
 	}
 }
 

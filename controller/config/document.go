@@ -225,6 +225,22 @@ func notAName(key *yaml.Node) string {
 	return fmt.Sprintf("there is %s where the name of a field should be: write `name: value`", describe(key))
 }
 
+// given is the number that stands at a field, empty if none does.
+func (d *document) given(field string) string {
+	steps := splitPath(field)
+	if len(steps) == 0 {
+		return ""
+	}
+	node := d.values[steps[0]].value
+	for _, step := range steps[1:] {
+		_, node = child(node, step)
+	}
+	if node = resolve(node); node == nil || node.Kind != yaml.ScalarNode || node.ShortTag() != "!!int" {
+		return ""
+	}
+	return node.Value
+}
+
 // position finds where a field stands. For one that is absent it is where the
 // innermost thing around it stands.
 func (d *document) position(field string) position {

@@ -30,6 +30,10 @@ func checkRules(schema *configv1.Config, r *reporter) {
 		path := protovalidate.FieldPathString(violation.Proto.GetField())
 		message := ruleMessage(path, violation)
 		if violation.Proto.GetRuleId() == "required" {
+			if value := r.document.given(path); value != "" {
+				r.errorf(path, "is %s: give another number", value)
+				continue
+			}
 			r.missing(path, "%s", message)
 		} else {
 			r.errorf(path, "%s", message)
