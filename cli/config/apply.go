@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/machine"
@@ -25,15 +24,17 @@ const applyTimeout = 2 * time.Minute
 
 func configApplyCommand() *cobra.Command {
 	var m machine.Machine
+	var own ownConfig
 	order := &controllerv1.ApplyOrder{}
 	command := &cobra.Command{
 		Use:   "apply FILE",
 		Short: "Put a config in the place of the one that runs",
-		Long: "Prints what `guideway config plan` prints, then replaces the controller's config\n" +
-			"file by FILE, as a whole and with this user's rights (its owner and mode stay),\n" +
-			"and returns when the forwarder has accepted the plan. Where it is refused, the\n" +
-			"file is put back. With --server the controller replaces its file with its own\n" +
-			"rights. Refused if something else runs than what FILE was compared\n" +
+		Long: "Prints what `guideway config plan` prints and the lines that change, then replaces\n" +
+			"the controller's config file by FILE, as a whole and with this user's rights (its\n" +
+			"owner and mode stay), and returns when the forwarder has accepted the plan. Where it\n" +
+			"is refused, the file is put back. Which file that is, --config or the installed unit\n" +
+			"says, never the controller alone; no symbolic link is followed. With --server the\n" +
+			"controller replaces its file with its own rights. Refused if something else runs than what FILE was compared\n" +
 			"with, if the config file was edited since it was loaded, and if the config is a\n" +
 			"directory or several files.\n\n" +
 			"Where the machines share their config by etcd, FILE is what they share: it is\n" +
@@ -52,10 +53,11 @@ func configApplyCommand() *cobra.Command {
 				return fmt.Errorf("%s has %d files: one file can be applied, a directory cannot", args[0], len(sources))
 			}
 			order.From = sources[0].Name
-			return applySource(command, m, sources[0], order)
+			return applySource(command, m, own, sources[0], order)
 		},
 	}
 	command.Flags().StringVarP(&order.Message, "message", "m", "", "why: a `TEXT` that config history shows")
+	addOwnConfig(command, &own)
 	command.Flags().StringVar(&order.Canary, "canary", "", "the one `MACHINE` that is to run it before the others; only with etcd")
 	command.Flags().Uint64Var(&order.Generation, "generation", 0, "the `NUMBER` that config plan printed: refused if another generation runs [default: the one that runs now]")
 	machine.AddController(command, &m)
@@ -63,7 +65,7 @@ func configApplyCommand() *cobra.Command {
 }
 
 // applySource applies a config after its changes were printed.
-func applySource(command *cobra.Command, m machine.Machine, source config.Source, order *controllerv1.ApplyOrder) error {
+func applySource(command *cobra.Command, m machine.Machine, own ownConfig, source config.Source, order *controllerv1.ApplyOrder) error {
 	plan, err := planConfig(command.Context(), m, []config.Source{source})
 	if err != nil {
 		return err
@@ -75,7 +77,7 @@ func applySource(command *cobra.Command, m machine.Machine, source config.Source
 	if order.Generation == 0 {
 		order.Generation = plan.Generation
 	}
-	applied, err := applyConfig(command.Context(), m, source, order)
+	applied, err := applyConfig(command, m, own, source, order)
 	if err != nil {
 		return err
 	}
@@ -103,10 +105,11 @@ func printWarningLines(command *cobra.Command, warnings []string) {
 	}
 }
 
-func applyConfig(ctx context.Context, m machine.Machine, source config.Source, order *controllerv1.ApplyOrder) (*controllerv1.ApplyConfigResponse, error) {
+func applyConfig(command *cobra.Command, m machine.Machine, own ownConfig, source config.Source, order *controllerv1.ApplyOrder) (*controllerv1.ApplyConfigResponse, error) {
 	var applied *controllerv1.ApplyConfigResponse
 	var file *configs.Replacement
-	err := m.Ask(ctx, applyTimeout, m.ControllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
+	var notWritten error // which is ours, not the controller's
+	err := m.Ask(command.Context(), applyTimeout, m.ControllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
 		stream, err := controllerv1.NewControllerClient(conn).ApplyConfig(ctx)
 		if err != nil {
 			return err
@@ -125,8 +128,8 @@ func applyConfig(ctx context.Context, m machine.Machine, source config.Source, o
 			return err
 		}
 		if m.Remote.Server == "" && target.Path != "" { // else the controller writes, or etcd
-			if file, err = configs.ReplaceFile(target.Path, target.Digest, source.Data); err != nil {
-				return status.Error(codes.Aborted, err.Error())
+			if file, notWritten = own.replace(ctx, command.OutOrStdout(), target, source.Data); notWritten != nil {
+				return notWritten
 			}
 		}
 		if err := stream.Send(&controllerv1.ApplyConfigRequest{Written: true}); err != nil {
@@ -135,10 +138,13 @@ func applyConfig(ctx context.Context, m machine.Machine, source config.Source, o
 		applied, err = stream.Recv()
 		return err
 	})
+	if notWritten != nil {
+		return nil, notWritten
+	}
 	if err == nil || file == nil {
 		return applied, err
 	}
-	return nil, undoApply(ctx, m, file, err)
+	return nil, undoApply(command.Context(), m, file, err)
 }
 
 // undoApply puts the former config back after a refusal. Where the outcome is not
@@ -163,6 +169,7 @@ func undoApply(ctx context.Context, m machine.Machine, file *configs.Replacement
 
 func configRollbackCommand() *cobra.Command {
 	var m machine.Machine
+	var own ownConfig
 	order := &controllerv1.ApplyOrder{}
 	command := &cobra.Command{
 		Use:   "rollback [NUMBER]",
@@ -189,10 +196,11 @@ func configRollbackCommand() *cobra.Command {
 				return fmt.Errorf("number %d of the history has %d files, and one can be applied: write them back from `guideway config diff` and `guideway reload`", number, len(former.Files))
 			}
 			order.RollbackTo, order.From = number, fmt.Sprintf("number %d", number)
-			return applySource(command, m, config.Source{Name: former.Files[0].Name, Data: former.Files[0].Data}, order)
+			return applySource(command, m, own, config.Source{Name: former.Files[0].Name, Data: former.Files[0].Data}, order)
 		},
 	}
 	command.Flags().StringVarP(&order.Message, "message", "m", "", "why: a `TEXT` that config history shows")
+	addOwnConfig(command, &own)
 	machine.AddController(command, &m)
 	return command
 }

@@ -56,9 +56,12 @@ func TestConfigApplyReplacesTheFile(t *testing.T) {
 	c := &clitest.FakeController{Target: target(t)}
 	runDir := clitest.Both(t, c, nil)
 	file := configFileOf(t, "different: 1\n")
-	stdout, _, err := guideway(t, "config", "apply", file, "--run-dir", runDir, "--message", "more room")
+	stdout, _, err := guideway(t, "config", "apply", file, "--run-dir", runDir, "--config", c.Target, "--message", "more room")
 	if err != nil || !strings.Contains(stdout, "changes to what runs (generation 42)") || !strings.HasSuffix(stdout, "\napplied: generation 43 runs; it is number 7 of the history\n") {
 		t.Errorf("%v\n%s", err, stdout)
+	}
+	if !strings.Contains(stdout, "\nchanges to "+c.Target+":\n") || !strings.Contains(stdout, "\n-former: 1\n+different: 1\n") {
+		t.Errorf("the lines that change are not shown:\n%s", stdout)
 	}
 	holds(t, c.Target, "different: 1\n")
 	if c.Order.Generation != 42 || c.Order.Message != "more room" || c.Order.From != file || c.Order.RollbackTo != 0 {
@@ -69,7 +72,7 @@ func TestConfigApplyReplacesTheFile(t *testing.T) {
 func TestConfigApplyBindsToTheGenerationThatIsGiven(t *testing.T) {
 	c := &clitest.FakeController{Target: target(t)}
 	runDir := clitest.Both(t, c, nil)
-	if _, _, err := guideway(t, "config", "apply", configFileOf(t, "different"), "--run-dir", runDir, "--generation", "41"); err != nil || c.Order.Generation != 41 {
+	if _, _, err := guideway(t, "config", "apply", configFileOf(t, "different"), "--run-dir", runDir, "--config", c.Target, "--generation", "41"); err != nil || c.Order.Generation != 41 {
 		t.Errorf("%v %v", c.Order, err)
 	}
 }
@@ -77,7 +80,7 @@ func TestConfigApplyBindsToTheGenerationThatIsGiven(t *testing.T) {
 func TestARefusedConfigIsTakenBack(t *testing.T) {
 	c := &clitest.FakeController{Target: target(t), Failure: status.Error(codes.FailedPrecondition, "the forwarder refuses the plan")}
 	runDir := clitest.Both(t, c, nil)
-	_, _, err := guideway(t, "config", "apply", configFileOf(t, "different"), "--run-dir", runDir)
+	_, _, err := guideway(t, "config", "apply", configFileOf(t, "different"), "--run-dir", runDir, "--config", c.Target)
 	if err == nil || !strings.Contains(err.Error(), "the forwarder refuses the plan; "+c.Target+" holds the former config again") || commandline.ExitCode(err) != commandline.ExitFailed {
 		t.Errorf("got %v", err)
 	}
@@ -90,7 +93,7 @@ func TestARefusedConfigIsTakenBack(t *testing.T) {
 func TestWhereTheOutcomeIsUnknownTheNewFileStays(t *testing.T) {
 	c := &clitest.FakeController{Target: target(t), Failure: status.Error(codes.DeadlineExceeded, "not accepted yet")}
 	runDir := clitest.Both(t, c, nil)
-	_, _, err := guideway(t, "config", "apply", configFileOf(t, "different"), "--run-dir", runDir)
+	_, _, err := guideway(t, "config", "apply", configFileOf(t, "different"), "--run-dir", runDir, "--config", c.Target)
 	if err == nil || !strings.Contains(err.Error(), "holds the new config all the same") || c.Reloads != 0 {
 		t.Errorf("got %v", err)
 	}
@@ -103,7 +106,7 @@ func TestAnEditedFileIsNotOverwritten(t *testing.T) {
 	if err := os.WriteFile(c.Target, []byte("edited"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := guideway(t, "config", "apply", configFileOf(t, "different"), "--run-dir", runDir)
+	_, _, err := guideway(t, "config", "apply", configFileOf(t, "different"), "--run-dir", runDir, "--config", c.Target)
 	if err == nil || !strings.Contains(err.Error(), "was edited since it was loaded") {
 		t.Errorf("got %v", err)
 	}
@@ -127,7 +130,7 @@ func TestConfigRollbackReturnsToTheOneBefore(t *testing.T) {
 	for _, args := range [][]string{{}, {"5"}} {
 		c := &clitest.FakeController{Target: target(t)}
 		runDir := clitest.Both(t, c, nil)
-		_, _, err := guideway(t, append([]string{"config", "rollback", "--run-dir", runDir, "-m", "why"}, args...)...)
+		_, _, err := guideway(t, append([]string{"config", "rollback", "--run-dir", runDir, "--config", c.Target, "-m", "why"}, args...)...)
 		if err != nil || c.Order.RollbackTo != 5 || c.Order.Message != "why" || c.Order.From != "number 5" {
 			t.Errorf("%v %v", c.Order, err)
 		}

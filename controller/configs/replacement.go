@@ -1,98 +1,137 @@
 package configs
 
 // Replacing the config's file as a whole: by the CLI or the controller, with their rights.
+// The directory may belong to somebody who is trusted with less than the caller, so no link
+// is followed on the way to the file, and all is done by the directory's descriptor.
 
 import (
 	"bytes"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"syscall"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/statedir"
 )
 
 // Replacement of a file by another of its name, with its owner and mode.
 type Replacement struct {
 	Path           string
-	former, latter []byte
-	info           os.FileInfo
+	Former, latter []byte
+	info           unix.Stat_t
 }
 
-// ReplaceFile if it still holds what the digest says.
-func ReplaceFile(path, digest string, data []byte) (*Replacement, error) {
-	former, err := os.ReadFile(path)
+// NewReplacement is refused unless the path names a regular file that still holds what the
+// digest says. Nothing is written before Write.
+func NewReplacement(path, digest string, data []byte) (*Replacement, error) {
+	r := &Replacement{Path: path, latter: data}
+	directory, err := r.openDirectory()
 	if err != nil {
-		return nil, fmt.Errorf("read the config file: %w", err)
+		return nil, err
 	}
-	if sum := sha256.Sum256(former); hex.EncodeToString(sum[:]) != digest {
+	defer directory.Close()
+	if r.Former, r.info, err = r.read(directory); err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(r.Former); hex.EncodeToString(sum[:]) != digest {
 		return nil, fmt.Errorf("%s was edited since it was loaded: it is not overwritten", path)
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("read the config file: %w", err)
-	}
-	r := &Replacement{Path: path, former: former, latter: data, info: info}
-	return r, r.write(data)
+	return r, nil
 }
 
+// Write the new content, unless the file was edited since it was read.
+func (r *Replacement) Write() error { return r.replace(r.Former, r.latter) }
+
 // PutBack the former content, unless the file was edited since.
-func (r *Replacement) PutBack() error {
-	now, err := os.ReadFile(r.Path)
+func (r *Replacement) PutBack() error { return r.replace(r.latter, r.Former) }
+
+func (r *Replacement) replace(expected, data []byte) error {
+	directory, err := r.openDirectory()
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(now, r.latter) {
+	defer directory.Close()
+	now, _, err := r.read(directory)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(now, expected) {
 		return fmt.Errorf("%s was edited meanwhile", r.Path)
 	}
-	return r.write(r.former)
-}
-
-// write as a whole: a crash leaves one or the other, and both are complete.
-func (r *Replacement) write(data []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(r.Path), "."+filepath.Base(r.Path)+"-*")
-	if err != nil {
-		return fmt.Errorf("write the config file %s: %w", r.Path, statedir.Cause(err))
-	}
-	defer os.Remove(file.Name()) // gone after the rename
-	_, err = file.Write(data)
-	err = errors.Join(err, r.sameOwner(file), file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), r.Path)
-	}
-	if err == nil {
-		err = syncDirectory(filepath.Dir(r.Path))
-	}
-	if err != nil {
+	if err := r.write(directory, data); err != nil {
 		return fmt.Errorf("write the config file %s: %w", r.Path, statedir.Cause(err))
 	}
 	return nil
 }
 
-// sameOwner and mode; the mode comes last, because chown takes bits of it.
-func (r *Replacement) sameOwner(file *os.File) error {
-	uid, gid := ownerOf(r.info)
-	if err := file.Chown(uid, gid); err != nil {
-		return err
+func (r *Replacement) openDirectory() (*os.File, error) {
+	name := filepath.Dir(r.Path)
+	fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
+	})
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("the config file %s: its directory is reached by a symbolic link, and none is followed: name the file without links", r.Path)
 	}
-	return file.Chmod(r.info.Mode().Perm())
+	if err != nil {
+		return nil, fmt.Errorf("open the directory of the config file %s: %w", r.Path, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
-// ownerOf a file; -1, which changes nothing, where it has none.
-func ownerOf(info os.FileInfo) (uid, gid int) {
-	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(owner.Uid), int(owner.Gid)
+// read a regular file, without waiting for anything else.
+func (r *Replacement) read(directory *os.File) (data []byte, info unix.Stat_t, err error) {
+	fd, err := unix.Openat(int(directory.Fd()), filepath.Base(r.Path), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, info, fmt.Errorf("the config file %s is a symbolic link, and none is followed: name the file that it leads to", r.Path)
 	}
-	return -1, -1
+	if err != nil {
+		return nil, info, fmt.Errorf("read the config file %s: %w", r.Path, err)
+	}
+	file := os.NewFile(uintptr(fd), r.Path)
+	defer file.Close()
+	if err = unix.Fstat(fd, &info); err == nil {
+		if info.Mode&unix.S_IFMT != unix.S_IFREG {
+			return nil, info, fmt.Errorf("the config file %s is not a regular file", r.Path)
+		}
+		data, err = io.ReadAll(io.LimitReader(file, config.FilesBytesMax)) // what is cut has another digest
+	}
+	if err != nil {
+		return nil, info, fmt.Errorf("read the config file %s: %w", r.Path, statedir.Cause(err))
+	}
+	return data, info, nil
 }
 
-func syncDirectory(path string) error {
-	directory, err := os.Open(path)
+// write as a whole: a crash leaves one or the other, and both are complete.
+func (r *Replacement) write(directory *os.File, data []byte) error {
+	at, base := int(directory.Fd()), filepath.Base(r.Path)
+	temporary := "." + base + "-" + rand.Text()
+	fd, err := unix.Openat(at, temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
-	return errors.Join(directory.Sync(), directory.Close())
+	file := os.NewFile(uintptr(fd), temporary)
+	_, err = file.Write(data)
+	err = errors.Join(err, r.sameOwner(file), file.Sync(), file.Close())
+	if err == nil {
+		err = unix.Renameat(at, temporary, at, base)
+	}
+	if err != nil {
+		return errors.Join(err, unix.Unlinkat(at, temporary, 0))
+	}
+	return directory.Sync()
+}
+
+// sameOwner and mode; the mode comes last, because chown takes bits of it.
+func (r *Replacement) sameOwner(file *os.File) error {
+	if err := file.Chown(int(r.info.Uid), int(r.info.Gid)); err != nil {
+		return err
+	}
+	return file.Chmod(os.FileMode(r.info.Mode).Perm())
 }

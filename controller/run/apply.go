@@ -192,10 +192,15 @@ func (c *Controller) outcome(response *controllerv1.ApplyConfigResponse) (done b
 }
 
 // Write the file with the controller's own rights.
-func (a *applying) Write() (err error) {
-	if a.file, err = configs.ReplaceFile(a.path, a.digest, a.data); err != nil {
+func (a *applying) Write() error {
+	file, err := configs.NewReplacement(a.path, a.digest, a.data)
+	if err == nil {
+		err = file.Write()
+	}
+	if err != nil {
 		return api.Unmetf("%w: over TCP the controller writes it with its own rights: let its user write in %s (its unit: ReadWritePaths=), or apply on the machine", err, filepath.Dir(a.path))
 	}
+	a.file = file
 	return nil
 }
 
