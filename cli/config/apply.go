@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -222,6 +221,3 @@ func rollbackTarget(ctx context.Context, m machine.Machine, args []string) (uint
 	}
 	return 0, errors.New("the history has no config before the one in use: there is nothing to return to")
 }
-
-// edited lines of a message stay on one line of a table.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -79,7 +80,7 @@ func historyListing(response *controllerv1.GetConfigHistoryResponse) output.List
 			how = fmt.Sprintf("rollback to %d", r.RollbackTo)
 		}
 		list.Rows = append(list.Rows, []string{
-			number, r.Time.AsTime().Local().Format("2006-01-02 15:04:05"), how, output.Dash(r.User), output.Dash(oneLine(r.Message)),
+			number, r.Time.AsTime().Local().Format("2006-01-02 15:04:05"), how, output.Dash(r.User), output.Dash(r.Message),
 			output.Dash(strings.Join(r.From, " ")), r.Digest,
 		})
 	}
@@ -131,7 +132,7 @@ func configDiffCommand() *cobra.Command {
 					return err
 				}
 			}
-			_, err := command.OutOrStdout().Write(differences(configs[0], configs[1]))
+			_, err := io.WriteString(command.OutOrStdout(), shown(differences(configs[0], configs[1])))
 			return err
 		},
 	}

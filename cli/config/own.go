@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/guideway/guideway/controller/configs"
+	"github.com/guideway/guideway/controller/outside"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -33,20 +35,23 @@ func (own ownConfig) replace(ctx context.Context, stdout io.Writer, target *cont
 		return nil, err
 	}
 	if path != target.Path {
-		return nil, fmt.Errorf("the controller says that its config file is %q, but %s names %q: nothing is written; if the controller is right, give --config", target.Path, saidBy, path)
+		return nil, fmt.Errorf("the controller says that its config file is %s, but %s names %s: nothing is written; if the controller is right, give --config", target.Path, saidBy, path)
 	}
 	file, err := configs.NewReplacement(path, target.Digest, data)
 	if err != nil {
 		return nil, err
 	}
 	if lines := diff.Diff("former", file.Former, "applied", data); len(lines) > 0 {
-		fmt.Fprintf(stdout, "\nchanges to %s:\n\n%s", path, lines)
+		fmt.Fprintf(stdout, "\nchanges to %s:\n\n%s", path, shown(lines))
 	}
 	if err := file.Write(); err != nil {
 		return nil, err
 	}
 	return file, nil
 }
+
+// shown on a terminal: former configs are the controller's word.
+func shown(lines []byte) string { return outside.Lines(string(lines), math.MaxInt) }
 
 func (own ownConfig) path(ctx context.Context) (path, saidBy string, err error) {
 	saidBy = "--config"

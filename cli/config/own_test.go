@@ -71,7 +71,7 @@ func TestTheInstalledUnitSaysWhichFileIsWritten(t *testing.T) {
 	}
 	const shown = "echo '{ path=/usr/bin/guideway ; argv[]=/usr/bin/guideway controller %s --run-dir /run/guideway ; ignore_errors=no }'"
 	for options, want := range map[string]string{
-		"--config /etc/guideway/guideway.yaml": `the unit guideway-controller names "/etc/guideway/guideway.yaml"`,
+		"--config /etc/guideway/guideway.yaml": "the unit guideway-controller names /etc/guideway/guideway.yaml",
 		"--config /etc/a.yaml --config=/b":     "names 2 config files",
 		"--config relative.yaml":               "by an absolute path",
 	} {

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/guideway/guideway/controller/outside"
 	"github.com/guideway/guideway/controller/sinks/forwarder"
 )
 
@@ -79,8 +80,8 @@ func (r remote) dial(ctx context.Context) (*grpc.ClientConn, string, error) {
 	if err := r.handshake(ctx, config); err != nil {
 		return nil, "", fmt.Errorf("the controller at %s %w", r.Server, err)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+r.Server, grpc.WithTransportCredentials(credentials.NewTLS(config)),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(forwarder.MessageBytesMax)))
+	conn, err := grpc.NewClient("passthrough:///"+r.Server, append(cleaned, grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(forwarder.MessageBytesMax)))...)
 	return conn, r.Server, err
 }
 
@@ -128,8 +129,9 @@ func (r remote) explain(err error) error {
 	if err == nil {
 		return nil
 	}
+	err = outside.Error(err)
 	if verification := (*tls.CertificateVerificationError)(nil); errors.As(err, &verification) {
-		return fmt.Errorf("shows a certificate that is not good: %w: --ca-file %s must have the authority that signed it, and it must be for the address after --server", verification.Err, r.caFile)
+		return fmt.Errorf("shows a certificate that is not good: %w: --ca-file %s must have the authority that signed it, and it must be for the address after --server", outside.Error(verification.Err), r.caFile)
 	}
 	_, alert, refuses := strings.Cut(err.Error(), "remote error: tls: ")
 	if refuses {

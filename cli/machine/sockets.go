@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,8 +17,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/outside"
 	"github.com/guideway/guideway/controller/sinks/forwarder"
 	"github.com/guideway/guideway/controller/sinks/routes"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
@@ -151,7 +154,7 @@ func (m Machine) Ask(ctx context.Context, limit time.Duration, d Door, f func(co
 			delete(m.kept, at)
 			conn.Close()
 		}
-		text := status.Convert(err).Message()
+		text := outside.Lines(status.Convert(err).Message(), errorBytesMax)
 		if m.Remote.Server == "" && isSilent(ctx, err) {
 			text = fmt.Sprintf("takes connections, but does not answer: it hangs, or waits for a processor: systemctl restart %s", d.unit)
 		}
@@ -210,8 +213,39 @@ func (m Machine) dial(d Door) (*grpc.ClientConn, string, error) {
 		return nil, "", fmt.Errorf("the %s does not answer at %s (%w): start it: systemctl start %s, or %s --run-dir %s; another directory: --run-dir; another machine: --server",
 			d.process, socket, err, d.unit, d.program, m.RunDir)
 	}
-	conn, err := forwarder.Dial(socket)
+	conn, err := forwarder.Dial(socket, cleaned...)
 	return conn, socket, err
+}
+
+// errorBytesMax: a config may have many mistakes.
+const errorBytesMax = 256 << 10
+
+// cleaned are a connection's options by which what a process answers is shown as text:
+// it may be older than this program, or in somebody else's hands.
+var cleaned = []grpc.DialOption{
+	grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		err := invoke(ctx, method, request, answer, conn, options...)
+		cleanAnswer(answer)
+		return err
+	}),
+	grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+		stream, err := open(ctx, desc, conn, method, options...)
+		return cleanedStream{stream}, err
+	}),
+}
+
+type cleanedStream struct{ grpc.ClientStream }
+
+func (s cleanedStream) RecvMsg(answer any) error {
+	err := s.ClientStream.RecvMsg(answer)
+	cleanAnswer(answer)
+	return err
+}
+
+func cleanAnswer(answer any) {
+	if message, ok := answer.(proto.Message); ok {
+		outside.Message(message, math.MaxInt)
+	}
 }
 
 // Refused is what a process says no by.

@@ -64,6 +64,9 @@ func (l Listing) PrintTable(w io.Writer, wide bool) error {
 		rows = wrapLast(rows)
 	}
 	for _, row := range rows {
+		for i, cell := range row[:columns] { // one that breaks the line would be another row
+			row[i] = strings.NewReplacer("\n", " ", "\t", " ").Replace(cell)
+		}
 		fmt.Fprintln(table, strings.Join(row[:columns], "\t"))
 	}
 	if err := table.Flush(); err != nil {

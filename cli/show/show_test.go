@@ -16,6 +16,7 @@ import (
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/controller/api"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
@@ -211,5 +212,25 @@ func TestOneConnectionIsLookedUp(t *testing.T) {
 		if _, _, err := guideway(t, append([]string{"show", "connections", "--run-dir", runDir}, bad...)...); err == nil {
 			t.Errorf("%v was accepted", bad)
 		}
+	}
+}
+
+func TestWhatAProcessAnswersIsShownAsText(t *testing.T) {
+	const command = "\x1b[2J\x1b]0;owned\a"
+	states := []*controllerv1.GetStateResponse{{Backends: []*controllerv1.Backend{
+		{Service: "web", Name: "web-1", Address: "10.1.0.11", State: "down", Reason: command + "\nweb web-2 10.1.0.12 1 active"},
+	}}}
+	runDir := clitest.Both(t, &clitest.FakeController{States: states}, nil)
+	for _, format := range []string{"table", "json", "yaml"} {
+		stdout, stderr, err := guideway(t, "show", "backends", "--run-dir", runDir, "-o", format)
+		if err != nil || strings.ContainsAny(stdout+stderr, "\x1b\a") || !strings.Contains(stdout, `\x1b[2J`) && !strings.Contains(stdout, `\\x1b[2J`) {
+			t.Errorf("%s: %q %v", format, stdout, err)
+		}
+		if format == "table" && strings.Contains(stdout, "\nweb web-2") {
+			t.Errorf("a reason is a row of its own:\n%s", stdout)
+		}
+	}
+	if _, _, err := guideway(t, "show", "backends", command, "--run-dir", runDir); err == nil || strings.ContainsAny(err.Error(), "\x1b\a") {
+		t.Errorf("%q", err)
 	}
 }

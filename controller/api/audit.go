@@ -24,8 +24,8 @@ import (
 const (
 	// Then it becomes AuditFile.1, and the former .1 is removed.
 	auditBytesMax = 8 << 20
-	// Of a request in a line.
-	auditRequestMax = 2 << 10
+	// Of a request in a line: none whose strings were cut is longer.
+	auditRequestMax = 4 << 10
 )
 
 // AuditFile in the state directory.

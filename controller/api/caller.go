@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/guideway/guideway/controller/outside"
 	"github.com/guideway/guideway/controller/rundir"
 )
 
@@ -34,7 +35,7 @@ type Caller struct {
 	invalid error
 }
 
-func (c Caller) names() string { return strings.Join(c.certificateNames, ", ") }
+func (c Caller) names() string { return outside.Text(strings.Join(c.certificateNames, ", ")) }
 
 // Admission says who the caller of a request is.
 type Admission func(*http.Request, *clientConn) Caller
@@ -66,6 +67,7 @@ func Certificates(roleOf func(name string) Role) Admission {
 					caller.Role, caller.Name = role, name
 				}
 			}
+			caller.Name = outside.Text(caller.Name)
 		}
 		return caller
 	}

@@ -28,6 +28,8 @@ const (
 	streamsMax = 16
 	// The longest request has a part of a config.
 	requestBytesMax = 64 << 10
+	// Of a string in a request: a path, or why a config is applied.
+	textBytesMax = 512
 	// Of all answers not yet taken; one that is larger is sent alone.
 	answersBytesMax = 64 << 20
 	// A connection whose client has not taken its answers by then is closed.

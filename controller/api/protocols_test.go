@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -284,6 +285,39 @@ func TestEachChangeLeavesALineAndLookingNone(t *testing.T) {
 	info, err := os.Stat(filepath.Join(h.runDir, AuditFile))
 	if err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v %v", info.Mode(), err)
+	}
+}
+
+// Nobody hides a change in the audit log by its length, or writes on the terminals of
+// those who read it.
+func TestTextOfRequestsIsCutAndQuoted(t *testing.T) {
+	h := &host{}
+	operator, _ := dial(t, h)
+	long := strings.Repeat("\x1b", 15<<10)
+	_, err := operator.DrainBackend(t.Context(), &controllerv1.DrainBackendRequest{Backend: long, Drain: true})
+	if err != nil || strings.Contains(h.drained[0], "\x1b") {
+		t.Errorf("%.100q %v", h.drained, err)
+	}
+	stream, err := operator.ApplyConfig(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = stream.Send(&controllerv1.ApplyConfigRequest{Part: &controllerv1.ConfigPart{Name: "a", Data: []byte("1")}, Order: &controllerv1.ApplyOrder{Message: long, From: long, Canary: long}})
+	_ = stream.Send(&controllerv1.ApplyConfigRequest{Written: true})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if h.order == nil || strings.Contains(h.order.Message+h.order.From, "\x1b") || len(h.order.Message) > textBytesMax {
+		t.Errorf("the controller got %.100q", h.order.GetMessage())
+	}
+	lines := auditLines(t, h.runDir)
+	for i, line := range lines {
+		if request, _ := line["request"].(map[string]any); len(request) == 0 || strings.Contains(fmt.Sprint(line), "\x1b") {
+			t.Errorf("line %d: %.300q", i, fmt.Sprint(line))
+		}
+	}
+	if len(lines) != 2 {
+		t.Errorf("%d lines", len(lines))
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/guideway/guideway/controller/outside"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -199,6 +200,9 @@ func (s *stream[Q, R]) Recv() (*Q, error) {
 	if err := s.conn.Receive(message); err != nil {
 		return nil, err
 	}
+	if m, ok := any(message).(proto.Message); ok {
+		outside.Message(m, textBytesMax)
+	}
 	return message, nil
 }
 
@@ -222,7 +226,10 @@ func (g *guard) gate(ctx context.Context, spec connect.Spec, _ connect.Peer, _ h
 func (g *guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 		ctx, change := withChange(ctx)
-		change.Request, _ = request.Any().(proto.Message)
+		if message, ok := request.Any().(proto.Message); ok {
+			outside.Message(message, textBytesMax)
+			change.Request = message
+		}
 		response, err := next(ctx, request)
 		g.record(ctx, request.Spec(), change, err)
 		if err != nil {

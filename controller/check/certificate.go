@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/guideway/guideway/controller/outside"
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
 
@@ -187,8 +188,12 @@ func daysUntil(expires, now time.Time) int {
 	return int(left / (24 * time.Hour))
 }
 
+// Of a certificate: one may have hundreds.
+const nameBytesMax = 100
+
 func subject(certificate *x509.Certificate) string {
-	return cmp.Or(certificate.Subject.CommonName, strings.Join(certificate.DNSNames, ", "), certificate.Subject.String(), "no name")
+	name := cmp.Or(certificate.Subject.CommonName, strings.Join(certificate.DNSNames, ", "), certificate.Subject.String(), "no name")
+	return outside.Line(name, nameBytesMax)
 }
 
 // handshakeError says in words of the config what is wrong.

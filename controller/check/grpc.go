@@ -50,6 +50,8 @@ func (c GRPC) Probe(ctx context.Context, dialer Dialer) (Answer, error) {
 		grpc.WithTransportCredentials(handshaken{c.Secured}),
 		grpc.WithAuthority(cmp.Or(c.Certificate.ServerName, dialer.hostPort(c.Port))),
 		grpc.WithUserAgent("guideway-health-check"),
+		grpc.WithMaxHeaderListSize(answerBytesMax), // a refusal's message is in them
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytesMax)),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
 	)

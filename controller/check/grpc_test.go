@@ -11,10 +11,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
+	"github.com/guideway/guideway/controller/outside"
 	"github.com/guideway/guideway/looptest"
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
@@ -34,10 +37,10 @@ func serveGRPC(t *testing.T, register func(*grpc.Server), options ...grpc.Server
 }
 
 func withHealth(server *grpc.Server) {
-	status := health.NewServer()
-	status.SetServingStatus("web.Shop", grpc_health_v1.HealthCheckResponse_SERVING)
-	status.SetServingStatus("web.Old", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
-	grpc_health_v1.RegisterHealthServer(server, status)
+	answers := health.NewServer()
+	answers.SetServingStatus("web.Shop", grpc_health_v1.HealthCheckResponse_SERVING)
+	answers.SetServingStatus("web.Old", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	grpc_health_v1.RegisterHealthServer(server, answers)
 }
 
 func TestGRPCHealth(t *testing.T) {
@@ -120,5 +123,51 @@ func TestGRPCSendsTheServerNameAsAuthority(t *testing.T) {
 	}
 	if got := <-authority; got != "shop.example" {
 		t.Errorf("authority %q", got)
+	}
+}
+
+// hostile answers each health check with this status.
+type hostile struct {
+	grpc_health_v1.UnimplementedHealthServer
+	err error
+}
+
+func (h hostile) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	return nil, h.err
+}
+
+func TestWhatAServerSaysIsOneShortLine(t *testing.T) {
+	for message, want := range map[string]string{
+		"\x1b[2J\x1b]0;owned\a\nok: all is well": `Internal: \x1b[2J\x1b]0;owned\a\nok: all is well`,
+		strings.Repeat("a", 32<<10):              " ... (cut)",
+		strings.Repeat("a", 15<<20):              "",
+	} {
+		port := serveGRPC(t, func(s *grpc.Server) {
+			grpc_health_v1.RegisterHealthServer(s, hostile{err: status.Error(codes.Internal, message)})
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := GRPC{Port: port}.Probe(ctx, loopback)
+		cancel()
+		if err == nil {
+			t.Fatal("the probe passed")
+		}
+		if reason := Reason(err, time.Second); len(reason) > outside.TextBytesMax || strings.ContainsAny(reason, "\x1b\n\a") || !strings.HasSuffix(reason, want) {
+			t.Errorf("%d bytes, %.60q: %d bytes, %q", len(message), message, len(reason), reason)
+		}
+	}
+}
+
+func TestNamesInACertificateAreText(t *testing.T) {
+	ca := looptest.NewAuthority(t)
+	template := looptest.Named("\x1b[31mred\n")
+	certificate := ca.IssueTLS(template)
+	port := serveTLS(t, &tls.Config{Certificates: []tls.Certificate{certificate}})
+	answer, err := TLS{Port: port, Certificate: Certificate{Unverified: true, ExpiryDays: 20000}}.Probe(t.Context(), loopback)
+	if err != nil || strings.ContainsAny(answer.Warning, "\x1b\n") || !strings.Contains(answer.Warning, `\x1b[31mred\n`) {
+		t.Errorf("%q %v", answer.Warning, err)
+	}
+	_, err = TLS{Port: port, Certificate: Certificate{Authorities: trusting(t, looptest.NewAuthority(t))}}.Probe(t.Context(), loopback)
+	if err == nil || strings.ContainsAny(Reason(err, time.Second), "\x1b\n") {
+		t.Errorf("%q", err)
 	}
 }

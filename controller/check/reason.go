@@ -9,10 +9,12 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/guideway/guideway/controller/outside"
 )
 
 // Reason says in few words why a probe failed that could last for timeout: the
-// address is beside it anyway, and Go's errors repeat it twice.
+// address is beside it anyway, and Go's errors repeat it twice. Servers have a say in it.
 func Reason(err error, timeout time.Duration) string {
 	var errno syscall.Errno
 	var timeouts net.Error
@@ -25,7 +27,7 @@ func Reason(err error, timeout time.Duration) string {
 	}
 	var inURL *url.Error
 	if errors.As(err, &inURL) {
-		return inURL.Err.Error()
+		return outside.Text(inURL.Err.Error())
 	}
-	return err.Error()
+	return outside.Text(err.Error())
 }

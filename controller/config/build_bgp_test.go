@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-const outside, inside = "{address: 10.0.0.254, asn: 64513%s}", "{address: 10.0.0.254, asn: 64512%s}"
+const ofOther, ofOurs = "{address: 10.0.0.254, asn: 64513%s}", "{address: 10.0.0.254, asn: 64512%s}"
 
 func bgpWith(neighbor, more, rest string) string {
 	return small + "bgp: {asn: 64512, neighbors: [" + strings.Replace(neighbor, "%s", more, 1) + "]" + rest + "}\n"
@@ -13,22 +13,22 @@ func bgpWith(neighbor, more, rest string) string {
 
 func Test_what_a_neighbor_cannot_be_is_refused_with_the_cure(t *testing.T) {
 	for _, one := range []struct{ neighbor, more, rest, says string }{
-		{outside, ", local_pref: 200", "", "bgp.neighbors[0].local_pref: is for routers of our own AS (64512), and this one is of AS 64513"},
-		{inside, ", local_pref: 0", "", "local_pref"},
-		{inside, ", prepend: 1", "", "takes a path with its own number for a loop and refuses it: use local_pref"},
-		{outside, ", prepend: 17", "", "prepend"},
-		{inside, ", multihop: 2", "", "sessions have no limit of hops: remove it"},
-		{outside, ", multihop: 2, ttl_security: true", "", "beside ttl_security"},
-		{outside, ", multihop: 2, bfd: {}", "", "beside bfd, which works on one link only"},
-		{outside, ", multihop: 1", "", "multihop"},
-		{outside, ", source: \"2001:db8::1\"", "", "of another family than the router's address 10.0.0.254"},
-		{outside, ", source: eth0", "", "bgp.neighbors[0].source"},
-		{outside, ", med: -1", "", "med"},
-		{outside, "", ", router_id: \"2001:db8::1\"", "bgp.router_id: is \"2001:db8::1\": give an IPv4 address"},
-		{outside, "", ", router_id: 0.0.0.0", "other than 0.0.0.0"},
-		{outside, "", ", communities: [\"64512:65536\"]", "bgp.communities[0]: is \"64512:65536\": give two numbers"},
-		{outside, "", ", communities: [\"64512:1:2\"]", "for `large_communities`"},
-		{outside, "", ", large_communities: [\"64512:1\"]", "bgp.large_communities[0]: is \"64512:1\": give three numbers"},
+		{ofOther, ", local_pref: 200", "", "bgp.neighbors[0].local_pref: is for routers of our own AS (64512), and this one is of AS 64513"},
+		{ofOurs, ", local_pref: 0", "", "local_pref"},
+		{ofOurs, ", prepend: 1", "", "takes a path with its own number for a loop and refuses it: use local_pref"},
+		{ofOther, ", prepend: 17", "", "prepend"},
+		{ofOurs, ", multihop: 2", "", "sessions have no limit of hops: remove it"},
+		{ofOther, ", multihop: 2, ttl_security: true", "", "beside ttl_security"},
+		{ofOther, ", multihop: 2, bfd: {}", "", "beside bfd, which works on one link only"},
+		{ofOther, ", multihop: 1", "", "multihop"},
+		{ofOther, ", source: \"2001:db8::1\"", "", "of another family than the router's address 10.0.0.254"},
+		{ofOther, ", source: eth0", "", "bgp.neighbors[0].source"},
+		{ofOther, ", med: -1", "", "med"},
+		{ofOther, "", ", router_id: \"2001:db8::1\"", "bgp.router_id: is \"2001:db8::1\": give an IPv4 address"},
+		{ofOther, "", ", router_id: 0.0.0.0", "other than 0.0.0.0"},
+		{ofOther, "", ", communities: [\"64512:65536\"]", "bgp.communities[0]: is \"64512:65536\": give two numbers"},
+		{ofOther, "", ", communities: [\"64512:1:2\"]", "for `large_communities`"},
+		{ofOther, "", ", large_communities: [\"64512:1\"]", "bgp.large_communities[0]: is \"64512:1\": give three numbers"},
 	} {
 		_, err := Parse([]Source{{Name: "t", Data: []byte(bgpWith(one.neighbor, one.more, one.rest))}}, noFiles)
 		if err == nil || !strings.Contains(err.Error(), one.says) {
@@ -38,14 +38,14 @@ func Test_what_a_neighbor_cannot_be_is_refused_with_the_cure(t *testing.T) {
 }
 
 func Test_a_neighbors_options_are_read(t *testing.T) {
-	n := parseText(t, bgpWith(outside, ", source: 10.0.0.9, multihop: 255, med: 0, prepend: 16", ", router_id: 192.0.2.77")).BGP
+	n := parseText(t, bgpWith(ofOther, ", source: 10.0.0.9, multihop: 255, med: 0, prepend: 16", ", router_id: 192.0.2.77")).BGP
 	if got := n.Neighbors[0]; got.Source.String() != "10.0.0.9" || got.Multihop != 255 || got.MED == nil || *got.MED != 0 || got.Prepend != 16 || got.LocalPref != 0 {
 		t.Errorf("neighbor is %+v", got)
 	}
 	if n.RouterID.String() != "192.0.2.77" {
 		t.Errorf("router id is %s", n.RouterID)
 	}
-	if got := parseText(t, bgpWith(inside, "", "")).BGP.Neighbors[0]; got.LocalPref != 100 || got.MED != nil {
+	if got := parseText(t, bgpWith(ofOurs, "", "")).BGP.Neighbors[0]; got.LocalPref != 100 || got.MED != nil {
 		t.Errorf("defaults of a neighbor of our AS: %+v", got)
 	}
 }

@@ -35,7 +35,7 @@ func EtcdOf(sources []Source, readFile ReadFile) (*Etcd, error) {
 	document, problems := readDocument(sources)
 	given, there := document.values["etcd"]
 	if len(problems) > 0 {
-		return nil, &Refusal{Errors: problems}
+		return nil, &Refusal{Errors: problems.gathered()}
 	}
 	if !there {
 		return nil, nil

@@ -24,7 +24,7 @@ const (
 func parse(sources []Source, readFile ReadFile, purpose purpose) (*Config, error) {
 	document, problems := readDocument(sources)
 	if document.incomplete {
-		return nil, &Refusal{Errors: problems}
+		return nil, &Refusal{Errors: problems.gathered()}
 	}
 	report := newReporter(document, purpose)
 	report.errors = problems

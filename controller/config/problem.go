@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/guideway/guideway/controller/outside"
 )
 
 // Problem is one thing wrong (or doubtful) with a config, and its cure.
@@ -142,6 +144,9 @@ func (r *reporter) refusal() *Refusal {
 	return &Refusal{Errors: r.sorted(r.errors).gathered(), Warnings: r.sorted(r.warnings).gathered()}
 }
 
+// Of a text with its cure; a config that etcd holds may have a part in it.
+const problemBytesMax = 2 << 10
+
 // gathered lists a mistake once that was made at the same place of several
 // items: where it is first, and in which lines else.
 func (ps Problems) gathered() Problems {
@@ -150,6 +155,7 @@ func (ps Problems) gathered() Problems {
 	again := map[int][]string{}
 	var told Problems
 	for _, p := range ps {
+		p.Field, p.Message = outside.Line(p.Field, problemBytesMax), outside.Line(p.Message, problemBytesMax)
 		m := mistake{p.File, itemIndex.ReplaceAllString(p.Field, "[]"), p.Message}
 		if i, ok := first[m]; ok && p.Field != "" {
 			again[i] = append(again[i], strconv.Itoa(p.Line))

@@ -9,7 +9,7 @@ import (
 )
 
 func Test_a_removed_field_is_ignored_with_a_warning(t *testing.T) {
-	c := parseText(t, bgpWith(outside, ", passive: true", ""))
+	c := parseText(t, bgpWith(ofOther, ", passive: true", ""))
 	if said := c.Warnings.Error(); !strings.Contains(said, "t.yaml:7:65: bgp.neighbors[0].passive: was removed and is ignored: ") {
 		t.Errorf("warnings are %s", said)
 	}

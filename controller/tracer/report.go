@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+
+	"github.com/guideway/guideway/controller/outside"
 )
 
 // Report is what one load balancer did with a marked packet.
@@ -56,6 +58,9 @@ func ParseReport(datagram []byte) (nonce uint64, report Report, err error) {
 	}
 	if text.Machine == "" || text.Verdict == "" {
 		return 0, Report{}, fmt.Errorf("parse report: it names no machine or no verdict")
+	}
+	for _, text := range []*string{&text.Machine, &text.Service, &text.Matched, &text.Table, &text.Backend, &text.Verdict, &text.Reason} {
+		*text = outside.Text(*text)
 	}
 	return nonce, text.Report, nil
 }

@@ -162,6 +162,10 @@ func TestReportsAreRead(t *testing.T) {
 	if err != nil || nonce != 255 || report.Slot == nil || *report.Slot != 0 || report.Backend != "web-1" || report.Matched != "203.0.113.10 tcp 80" || report.Generation != 5 {
 		t.Errorf("%d %+v %v", nonce, report, err)
 	}
+	_, report, err = ParseReport([]byte(`{"nonce":"00000000000000ff","machine":"lb\u001b[2J","verdict":"sent\n","backend":"` + strings.Repeat("a", 1000) + `"}`))
+	if err != nil || report.Machine != `lb\x1b[2J` || report.Verdict != `sent\n` || len(report.Backend) > 300 {
+		t.Errorf("%+v %v", report, err)
+	}
 	for _, bad := range []string{"", "{", `{"nonce":"ff","machine":"a","verdict":"sent"}`, `{"nonce":"00000000000000gg","machine":"a","verdict":"sent"}`,
 		`{"nonce":"00000000000000ff","verdict":"sent"}`, `{"nonce":"00000000000000ff","machine":"a"}`, `{"nonce":"00000000000000ff","machine":"a","verdict":"sent","worker":"x"}`} {
 		if _, _, err := ParseReport([]byte(bad)); err == nil {

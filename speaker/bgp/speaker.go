@@ -25,6 +25,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/outside"
 )
 
 // Identity is who we are to every neighbor. Zero: no BGP at all.
@@ -375,6 +376,7 @@ func (s *Speaker) forget(address netip.Addr) {
 // observe keeps and reports a session's state if it is new, and says which there
 // was before. Of an attempt that failed, explain knows more than GoBGP tells.
 func (s *Speaker) observe(state NeighborState) (before, now NeighborState) {
+	state.Reason = outside.Text(state.Reason)
 	s.statesMu.Lock()
 	have, known := s.states[state.Address]
 	switch {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/outside"
 )
 
 func TestRoutesAreTranslatedWithTheirFamily(t *testing.T) {
@@ -79,6 +80,15 @@ func TestWithoutAnIdentityNothingRuns(t *testing.T) {
 	}
 	if err := s.Stop(context.Background()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestWhatARouterSaysIsOneShortLine(t *testing.T) {
+	var seen NeighborState
+	s := New(slog.New(slog.DiscardHandler), func(state NeighborState) { seen = state })
+	s.observe(NeighborState{Address: netip.MustParseAddr("10.0.0.254"), State: "idle", Reason: "cease: \x1b[2J\n" + strings.Repeat("a", 4096)})
+	if !strings.HasPrefix(seen.Reason, `cease: \x1b[2J\naaa`) || len(seen.Reason) > outside.TextBytesMax {
+		t.Errorf("%d bytes: %q", len(seen.Reason), seen.Reason)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/outside"
 )
 
 const (
@@ -128,7 +129,8 @@ func tlsOf(settings config.Etcd) (*tls.Config, error) {
 
 // explain what etcd's client returned, with the cure.
 func (s *Store) explain(err error) error {
-	switch known := rpctypes.Error(err); {
+	known, err := rpctypes.Error(err), outside.Error(err)
+	switch {
 	case err == nil:
 		return nil
 	case errors.Is(known, rpctypes.ErrNoSpace):

@@ -16,8 +16,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/outside"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 )
+
+// Of a string in what machines write: the longest are lists of what is wrong with a config.
+const valueBytesMax = 8 << 10
 
 // Config is one generation, its text checked against its digest.
 type Config struct {
@@ -92,11 +96,12 @@ func (s Seen) For(machine string, running *fleetv1.Current) *fleetv1.Current {
 	return s.Current
 }
 
-// decode what a machine of this or a later version wrote.
+// decode what a machine of this or a later version wrote, or who else may write there.
 func (s *Store) decode(key string, value []byte, into proto.Message) error {
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, into); err != nil {
-		return fmt.Errorf("etcd's key %s: %w", key, err)
+		return fmt.Errorf("etcd's key %s: %w", outside.Text(key), outside.Error(err))
 	}
+	outside.Message(into, valueBytesMax)
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/guideway/guideway/controller/outside"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 )
 
@@ -71,7 +72,7 @@ func (s *Store) Drains(ctx context.Context) (Drains, error) {
 	}
 	for _, kv := range answer.Responses[1].GetResponseRange().Kvs {
 		kind, name, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), s.keys.drains()), "/")
-		if drained := (Drained{Kind(kind), name}); drained.Kind == KindBackend || drained.Kind == KindService {
+		if drained := (Drained{Kind(kind), outside.Text(name)}); drained.Kind == KindBackend || drained.Kind == KindService {
 			drains.Drained = append(drains.Drained, drained)
 		}
 	}

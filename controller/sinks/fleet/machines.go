@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/guideway/guideway/controller/outside"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 )
 
@@ -32,7 +33,7 @@ func (s *Store) Machines(ctx context.Context) ([]*fleetv1.Machine, error) {
 	}
 	machines := make([]*fleetv1.Machine, 0, len(answer.Kvs))
 	for _, kv := range answer.Kvs {
-		name := strings.TrimPrefix(string(kv.Key), s.keys.machines())
+		name := outside.Text(strings.TrimPrefix(string(kv.Key), s.keys.machines()))
 		machine := &fleetv1.Machine{}
 		if err := s.decode(string(kv.Key), kv.Value, machine); err != nil {
 			machine = &fleetv1.Machine{State: "unreadable", Reason: err.Error()}

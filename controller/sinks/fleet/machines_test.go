@@ -148,6 +148,28 @@ func TestAKeyWithUnknownFieldsIsRead(t *testing.T) {
 	}
 }
 
+// Who may write in etcd does not write on the terminals of those who look.
+func TestTextInEtcdIsCutAndQuoted(t *testing.T) {
+	server := etcdtest.Start(t)
+	s := storeAt(t, server)
+	server.Ctl("put", "/guideway/c1/machines/lb-1\x1b[2J", `{"state": "serving\u001b[2J", "reason": "`+strings.Repeat("a", 100<<10)+`"}`)
+	server.Ctl("put", "/guideway/c1/machines/lb-2", `{"\u001b]0;owned": 1, "reason": "\u001b"`)
+	server.Ctl("put", "/guideway/c1/overrides/backend/\x1b[2J", `{}`)
+	machines, err := s.Machines(t.Context())
+	if err != nil || len(machines) != 2 {
+		t.Fatalf("%v: %v", machines, err)
+	}
+	if m := machines[0]; m.Name != `lb-1\x1b[2J` || m.State != `serving\x1b[2J` || len(m.Reason) > valueBytesMax {
+		t.Errorf("%q %q, a reason of %d bytes", m.Name, m.State, len(m.Reason))
+	}
+	if m := machines[1]; strings.Contains(m.Reason, "\x1b") {
+		t.Errorf("%q", m.Reason)
+	}
+	if drains, err := s.Drains(t.Context()); err != nil || drains.Drained[0].Name != `\x1b[2J` {
+		t.Errorf("%q %v", drains.Drained, err)
+	}
+}
+
 func TestWhatIsWrittenAndWhen(t *testing.T) {
 	now := time.Now()
 	written := machineNamed("lb-1")

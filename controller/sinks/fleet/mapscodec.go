@@ -12,6 +12,7 @@ import (
 
 	"github.com/guideway/guideway/controller/agreement"
 	"github.com/guideway/guideway/controller/buckets"
+	"github.com/guideway/guideway/controller/outside"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 )
 
@@ -26,7 +27,7 @@ func parseMap(service string, value []byte) (*buckets.Map, error) {
 	if err == nil && named != service {
 		err = fmt.Errorf("it is of service %s", named)
 	}
-	return m, err
+	return m, outside.Error(err)
 }
 
 func mapOf(value any) *buckets.Map {

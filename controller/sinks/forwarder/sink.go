@@ -87,8 +87,8 @@ type pushResult struct {
 }
 
 // Dial prepares a connection to a forwarder's socket; it need not be there yet.
-func Dial(socket string) (*grpc.ClientConn, error) {
-	return sinkconn.Dial("forwarder", socket, MessageBytesMax)
+func Dial(socket string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return sinkconn.Dial("forwarder", socket, MessageBytesMax, options...)
 }
 
 // New makes a sink for the forwarder at socket. onEvent is called from Run's

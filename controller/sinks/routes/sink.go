@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/outside"
 	"github.com/guideway/guideway/controller/sinks/sinkconn"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
 )
@@ -139,6 +140,7 @@ func (s *Sink) poll(ctx context.Context) {
 		s.lose(ctx, err)
 		return
 	}
+	outside.Message(state, outside.TextBytesMax)
 	s.mu.Lock()
 	s.state, s.lost = state, ""
 	want := s.want
@@ -218,5 +220,5 @@ func reasonOf(err error) string {
 	case codes.DeadlineExceeded:
 		return fmt.Sprintf("does not answer within %v", callTimeout)
 	}
-	return status.Convert(err).Message()
+	return outside.Text(status.Convert(err).Message())
 }

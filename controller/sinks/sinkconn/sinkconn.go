@@ -16,15 +16,15 @@ import (
 
 // Dial prepares a connection to the socket of a process, whose name stands in the
 // error. Messages either way may have up to messageBytesMax.
-func Dial(process, socket string, messageBytesMax int) (*grpc.ClientConn, error) {
+func Dial(process, socket string, messageBytesMax int, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	// gRPC's own backoff grows to two minutes: far too long for a socket that
 	// is back in a moment.
 	retry := backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.2, MaxDelay: 100 * time.Millisecond}
-	conn, err := grpc.NewClient("unix:"+socket,
+	conn, err := grpc.NewClient("unix:"+socket, append(options,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageBytesMax), grpc.MaxCallSendMsgSize(messageBytesMax)),
-		grpc.WithIdleTimeout(0))
+		grpc.WithIdleTimeout(0))...)
 	if err != nil {
 		return nil, fmt.Errorf("%s socket %s: %w", process, socket, err)
 	}
