@@ -17,6 +17,7 @@
 package agreement
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/guideway/guideway/controller/buckets"
@@ -107,12 +108,13 @@ func (p *Part) Set() (set []string) {
 
 // Lags are those of the set that do not have the agreed map, in order of the config.
 func (p *Part) Lags() (lags []Lag) {
-	if p.Seen == nil || p.Seen.Maps[p.Service].Map == nil {
+	stored := p.stored()
+	if stored == nil {
 		return nil
 	}
 	for _, machine := range p.Set() {
 		told, hasTold := p.Seen.Told[machine]
-		if generation := told.Maps[p.Service]; generation < p.Seen.Maps[p.Service].Map.Generation {
+		if generation := told.Maps[p.Service]; generation < stored.Generation {
 			lags = append(lags, Lag{machine, generation, !hasTold})
 		}
 	}
@@ -138,12 +140,28 @@ func (p *Part) own() uint64 {
 	return p.Own.Agreed()
 }
 
-// stored map, if it can be used and is no older than the one that this machine has.
+// known generation that was come to by steps: this machine's; where it has none, the
+// latest that the others have.
+func (p *Part) known() uint64 {
+	generation := p.own()
+	if generation > 0 {
+		return generation
+	}
+	for _, machine := range p.Set() {
+		if told := p.Seen.Told[machine].Maps[p.Service]; !buckets.IsJump(0, told) {
+			generation = max(generation, told)
+		}
+	}
+	return generation
+}
+
+// stored map, if it can be used, is no older than the one that this machine has, and was
+// come to from there by steps.
 func (p *Part) stored() *buckets.Map {
 	if p.Seen == nil {
 		return nil
 	}
-	if m := p.Seen.Maps[p.Service].Map; m != nil && m.Generation >= p.own() {
+	if m := p.Seen.Maps[p.Service].Map; m != nil && m.Generation >= p.own() && !buckets.IsJump(p.known(), m.Generation) {
 		return m
 	}
 	return nil
@@ -227,7 +245,9 @@ func (p *Part) bringBack(agreed buckets.Situation) *Proposal {
 		if !hasTold && !p.Waited {
 			return nil
 		}
-		latest = max(latest, told.Maps[p.Service])
+		if generation := told.Maps[p.Service]; !buckets.IsJump(p.known(), generation) {
+			latest = max(latest, generation)
+		}
 	}
 	switch leader := p.Seen.Told[p.Seen.Leader].Maps[p.Service]; {
 	case p.Own != nil && (p.own() >= latest && (p.Seen.Leads || leader < latest) || latest == 0 && p.Seen.Leads):
@@ -251,6 +271,8 @@ func (p *Part) Missing() string {
 		return "etcd has no bucket map of it"
 	case stored.Map == nil:
 		return "etcd's bucket map of it is damaged: " + stored.Problem
+	case stored.Map.Generation > p.own():
+		return fmt.Sprintf("etcd's bucket map of it has generation %d, and %d is known: it was not come to by steps, so somebody else has written it; it is not followed, and the known one is written again", stored.Map.Generation, p.known())
 	}
 	return "etcd's bucket map of it is older than the one here: was etcd restored?"
 }

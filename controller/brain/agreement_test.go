@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/guideway/guideway/controller/agreement"
+	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/config"
 )
 
@@ -404,6 +406,49 @@ func TestADamagedOrLostMapIsBroughtBack(t *testing.T) {
 		}
 		f.pass(3 * time.Second)
 		f.expectOwners(map[string]int{"web-2": 256})
+	}
+}
+
+// Who may write in etcd cannot have all count from where there is no room.
+func TestAMapWhoseGenerationJumpsIsNotFollowedAndMovesGoOn(t *testing.T) {
+	for _, generation := range []uint64{1 << 40, buckets.GenerationMax} {
+		f := startFleet(t)
+		former := f.stored["web"].Map.Generation
+		jumped := *f.stored["web"].Map
+		jumped.Generation = generation
+		f.revision++
+		f.stored["web"] = agreement.Stored{Map: &jumped, Revision: f.revision}
+		f.told["lb-9"] = agreement.Told{Shard: "default", Maps: map[string]uint64{"web": math.MaxUint64}}
+		f.exchange()
+		if view := f.machines[1].state.View(false).Services[0].Buckets.Agreement; !strings.Contains(view.Problem, "was not come to by steps") {
+			t.Errorf("generation %d: %q", generation, view.Problem)
+		}
+		f.pass(2 * time.Second)
+		f.machines[0].do(DrainBackend{Backend: "web-1", Drain: true})
+		f.pass(3 * time.Second)
+		f.expectOwners(map[string]int{"web-2": 256})
+		if now := f.stored["web"].Map.Generation; now <= former || now > former+10 {
+			t.Errorf("generation %d became %d, after %d", generation, now, former)
+		}
+	}
+}
+
+// Not by a machine either that has no map of its own yet.
+func TestAMachineThatStartsFollowsNoJump(t *testing.T) {
+	f := startFleet(t)
+	jumped := *f.stored["web"].Map
+	jumped.Generation = 1 << 40
+	f.revision++
+	f.stored["web"] = agreement.Stored{Map: &jumped, Revision: f.revision}
+	again := &world{t: t, state: New(f.machines[2].now), now: f.machines[2].now, accepts: true}
+	again.do(ConfigLoaded{Config: sharing(t, 3)})
+	again.connect(nil)
+	again.settle(true, "10.1.0.11", "10.1.0.12")
+	f.machines[2] = again
+	f.pass(3 * time.Second)
+	f.expectOwners(map[string]int{"web-1": 128, "web-2": 128})
+	if now := f.stored["web"].Map.Generation; now > 100 {
+		t.Errorf("generation %d", now)
 	}
 }
 

@@ -187,9 +187,13 @@ func (m *Map) NamesOthers(known map[string]Backend) bool {
 }
 
 // FromPlan is the map that a forwarder runs, where nothing else is known of it:
-// all that it names may have connections, and have had them until now.
+// all that it names may have connections, and have had them until now. A generation
+// that was not come to by steps is forgotten.
 func FromPlan(plan *planv1.BucketMap, addresses map[string]netip.Addr, now time.Time) *Map {
 	m := &Map{Generation: plan.GetGeneration(), Addresses: addresses, Unserved: len(plan.GetByBucket()) == 0}
+	if m.Generation > GenerationMax {
+		m.Generation = 1
+	}
 	names := plan.GetBackends()
 	for _, owner := range plan.GetByBucket() {
 		m.Buckets = append(m.Buckets, Bucket{Owner: names[owner]})

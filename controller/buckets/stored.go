@@ -89,6 +89,9 @@ func (r *reader) backends() error {
 	if r.stored.Service == "" || r.stored.Generation == 0 {
 		return errors.New("it names no service, or no generation")
 	}
+	if r.stored.Generation > GenerationMax || r.stored.MadeOf > r.stored.Generation {
+		return fmt.Errorf("generation %d, made of %d, was not come to by steps", r.stored.Generation, r.stored.MadeOf)
+	}
 	seen := map[string]bool{"": true}
 	for _, backend := range r.stored.Backends {
 		if seen[backend.Name] {
@@ -111,6 +114,9 @@ func (r *reader) steps() error {
 	for _, step := range r.stored.Steps {
 		if step.At == nil {
 			return fmt.Errorf("step %d has no time", step.Generation)
+		}
+		if step.Generation > r.m.Generation {
+			return fmt.Errorf("step %d is after the map", step.Generation)
 		}
 		read := Step{At: step.At.AsTime()}
 		if step.AcknowledgedAt != nil {

@@ -69,7 +69,8 @@ func (p *publishing) check(ctx context.Context) error {
 	if p.seen, err = p.c.shared.store.See(ctx); err != nil {
 		return api.Unmetf("%w", err)
 	}
-	if _, latest := p.c.shared.now(); p.seen.Current.GetGeneration() > latest.GetGeneration() {
+	isTaken := fleet.CheckNext(p.c.shared.running(), p.seen.Current) == nil
+	if _, latest := p.c.shared.now(); isTaken && p.seen.Current.GetGeneration() > latest.GetGeneration() {
 		return api.Unmetf("etcd holds config generation %d, which this controller has not looked at yet: see the changes again by `guideway config plan`", p.seen.Current.GetGeneration())
 	}
 	if canary := p.seen.Canary; canary != nil {

@@ -449,6 +449,23 @@ func TestAnEtcdRestoredFromAnOldSnapshotTakesNothingBack(t *testing.T) {
 	h.until("all is well", runs(3))
 }
 
+func TestAGenerationThatJumpsIsRefusedAndTheNextConfigIsTaken(t *testing.T) {
+	f := newFleet(t, 2)
+	f.start()
+	one, two := f.machines[0], f.machines[1]
+	one.until("etcd was read", runs(1))
+	two.until("etcd was read", runs(1))
+	f.etcd.Ctl("put", "/guideway/c1/current", `{"generation": "18446744073709551615", "digest": "d", "parts": 1}`)
+	one.until("it is told", func(s *controllerv1.GetStateResponse) bool {
+		return strings.Contains(s.Config.Etcd.GetUnusable()+s.Config.Problem, "was not come to by steps")
+	})
+	done, err := one.applyShared(f.shared(secondBackend), &controllerv1.ApplyOrder{Generation: one.running()})
+	if err != nil || done.Number != 2 {
+		t.Fatalf("%v: %v", done, err)
+	}
+	two.until("the other machine runs it", runs(2))
+}
+
 func TestAnOlderGenerationIsTakenByOrder(t *testing.T) {
 	f := newFleet(t, 1)
 	f.start()

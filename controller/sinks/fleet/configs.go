@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/outside"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
@@ -217,7 +218,7 @@ func (s *Store) StoreText(ctx context.Context, seen Seen, above uint64, text []b
 	if err != nil {
 		return nil, err
 	}
-	generation, err := s.claim(ctx, max(above, seen.Current.GetGeneration(), seen.Canary.GetConfig().GetGeneration())+1, parts[0])
+	generation, err := s.claim(ctx, nextGeneration(above, seen), parts[0])
 	if err != nil {
 		return nil, err
 	}
@@ -227,6 +228,17 @@ func (s *Store) StoreText(ctx context.Context, seen Seen, above uint64, text []b
 		}
 	}
 	return &Config{Current: &fleetv1.Current{Generation: generation, Digest: digestOf(text), Parts: uint32(len(parts))}, Text: text}, nil
+}
+
+// nextGeneration after those that were come to by steps from one that runs.
+func nextGeneration(running uint64, seen Seen) uint64 {
+	latest := running
+	for _, stored := range []uint64{seen.Current.GetGeneration(), seen.Canary.GetConfig().GetGeneration()} {
+		if !buckets.IsJump(running, stored) {
+			latest = max(latest, stored)
+		}
+	}
+	return latest + 1
 }
 
 // Commit a config whose text is stored: every machine is to run it, or that which

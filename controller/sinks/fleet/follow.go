@@ -132,6 +132,10 @@ func (f *Follower) read(ctx context.Context) {
 		f.unusable(nil)
 		return
 	}
+	if isJump(f.taken, next) { // it may have no text
+		f.unusable(CheckNext(f.taken, next))
+		return
+	}
 	config, err := f.store.Fetch(ctx, next)
 	f.unusable(err)
 	if err == nil {

@@ -32,6 +32,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/config"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 )
@@ -139,11 +140,17 @@ func join(parts [][]byte, digest string) ([]byte, error) {
 	return text, nil
 }
 
+func isJump(running, next *fleetv1.Current) bool {
+	return buckets.IsJump(running.GetGeneration(), next.GetGeneration())
+}
+
 // CheckNext returns why a machine that runs one config may not go to the other;
 // nil where it may. Generation 0: it runs none from etcd.
 func CheckNext(running, next *fleetv1.Current) error {
 	const cure = "apply the config that is to run once more (`guideway config apply`, or `guideway config rollback`), which gives it a higher generation than every machine has, or take what etcd holds by `guideway reload --accept-older` on each machine"
 	switch {
+	case isJump(running, next):
+		return fmt.Errorf("etcd holds config generation %d, and %d runs here: it was not come to by steps, so somebody else has written it; %s", next.GetGeneration(), running.GetGeneration(), cure)
 	case next.GetGeneration() < running.GetGeneration():
 		return fmt.Errorf("etcd holds config generation %d, and %d runs here: was etcd restored from an older snapshot? %s", next.GetGeneration(), running.GetGeneration(), cure)
 	case next.GetGeneration() == running.GetGeneration() && next.GetDigest() != running.GetDigest():

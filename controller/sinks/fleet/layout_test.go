@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bytes"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -78,6 +79,21 @@ func mustSplit(t *testing.T, text string) [][]byte {
 	return parts
 }
 
+func TestTheNextGenerationIsAfterThoseThatStepsCameTo(t *testing.T) {
+	at := func(generation uint64) Seen {
+		return Seen{Current: &fleetv1.Current{Generation: generation}, Canary: &fleetv1.Canary{Config: &fleetv1.Current{Generation: generation + 1}}}
+	}
+	for _, test := range []struct {
+		running uint64
+		seen    Seen
+		want    uint64
+	}{{0, Seen{}, 1}, {5, at(6), 8}, {9, at(6), 10}, {5, at(math.MaxUint64 - 1), 6}, {0, at(math.MaxUint64 - 1), 1}} {
+		if got := nextGeneration(test.running, test.seen); got != test.want {
+			t.Errorf("%d, %v: %d, want %d", test.running, test.seen, got, test.want)
+		}
+	}
+}
+
 func TestAMachineGoesToHigherGenerationsOnly(t *testing.T) {
 	at := func(generation uint64, digest string) *fleetv1.Current {
 		return &fleetv1.Current{Generation: generation, Digest: digest}
@@ -91,6 +107,10 @@ func TestAMachineGoesToHigherGenerationsOnly(t *testing.T) {
 		{at(1, "a"), at(9, "b"), ""},
 		{at(2, "a"), at(2, "a"), ""},
 		{at(2, "a"), at(2, "b"), "another config under generation 2"},
+		{at(2, "a"), at(2+1<<32, "b"), ""},
+		{at(2, "a"), at(3+1<<32, "b"), "was not come to by steps"},
+		{at(2, "a"), at(math.MaxUint64, "b"), "was not come to by steps"},
+		{nil, at(math.MaxUint64, "b"), "was not come to by steps"},
 		{at(3, "a"), at(2, "a"), "holds config generation 2, and 3 runs here"},
 	} {
 		err := CheckNext(test.running, test.next)

@@ -27,6 +27,9 @@ func parseMap(service string, value []byte) (*buckets.Map, error) {
 	if err == nil && named != service {
 		err = fmt.Errorf("it is of service %s", named)
 	}
+	if err == nil && m.MadeOf != 0 {
+		err = errors.New("it was made by one machine alone, and such a map is not shared")
+	}
 	return m, outside.Error(err)
 }
 
