@@ -16,6 +16,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/outside"
 )
 
 const (
@@ -148,10 +149,11 @@ func peerOf(n Neighbor) *api.Peer {
 }
 
 func afiSafi(afi api.Family_Afi) *api.AfiSafi {
-	return &api.AfiSafi{Config: &api.AfiSafiConfig{
-		Family:  &api.Family{Afi: afi, Safi: api.Family_SAFI_UNICAST},
-		Enabled: true,
-	}}
+	family := &api.Family{Afi: afi, Safi: api.Family_SAFI_UNICAST}
+	return &api.AfiSafi{
+		Config:       &api.AfiSafiConfig{Family: family, Enabled: true},
+		PrefixLimits: &api.PrefixLimit{Family: family, MaxPrefixes: routesInMax},
+	}
 }
 
 func bfdOf(b BFD) *api.BfdPeerConfig {
@@ -231,11 +233,18 @@ func (s *Speaker) peerUpdated(event *apiutil.WatchEventMessage_PeerEvent, _ time
 	if !s.wanted(peer.NeighborAddress) {
 		return
 	}
-	before, now := s.observe(NeighborState{Address: peer.NeighborAddress, ASN: event.Peer.Conf.PeerASN, State: stateName(peer.SessionState), Reason: reasonOf(peer)})
+	reason := outside.Text(reasonOf(peer))
+	if isOverLimit := peer.AdminState == api.PeerState_ADMIN_STATE_PFX_CT; isOverLimit {
+		reason = overLimit
+	}
+	before, now := s.observe(NeighborState{Address: peer.NeighborAddress, ASN: event.Peer.Conf.PeerASN, State: stateName(peer.SessionState), Reason: reason})
 	// Not here: the server waits for us, and what is begun here for the server.
 	switch {
 	case !before.Established() && now.Established():
 		time.AfterFunc(bfdPause, func() { s.beginBFD(context.Background(), now.Address, now.Since) })
+	case before.Established() && !now.Established() && reason == overLimit:
+		s.log.Error("BGP session ended", "neighbor", now.Address, "reason", reason)
+		time.AfterFunc(limitPause, func() { s.renewAfterLimit(context.Background(), now.Address, now.Since) })
 	case before.Established() && !now.Established():
 		go s.renew(context.Background(), now.Address)
 	}

@@ -25,7 +25,6 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"github.com/guideway/guideway/controller/brain"
-	"github.com/guideway/guideway/controller/outside"
 )
 
 // Identity is who we are to every neighbor. Zero: no BGP at all.
@@ -338,17 +337,21 @@ func (s *Speaker) renew(ctx context.Context, address netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, have := s.neighbors[address]
-	if !have || n.BFD == (BFD{}) {
-		return
+	if have && n.BFD != (BFD{}) {
+		s.setUpAfresh(ctx, n)
 	}
-	if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: address.String()}); err != nil {
-		s.log.Warn("BGP neighbor cannot be set up afresh", "neighbor", address, "error", err)
+}
+
+// setUpAfresh what is set up.
+func (s *Speaker) setUpAfresh(ctx context.Context, n Neighbor) {
+	if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: n.Address.String()}); err != nil {
+		s.log.Warn("BGP neighbor cannot be set up afresh", "neighbor", n.Address, "error", err)
 		return
 	}
 	if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: peerOf(n)}); err != nil {
 		// The next Set tries again.
-		delete(s.neighbors, address)
-		s.log.Error("BGP neighbor is not set up again", "neighbor", address, "error", err)
+		delete(s.neighbors, n.Address)
+		s.log.Error("BGP neighbor is not set up again", "neighbor", n.Address, "error", err)
 	}
 }
 
@@ -376,7 +379,6 @@ func (s *Speaker) forget(address netip.Addr) {
 // observe keeps and reports a session's state if it is new, and says which there
 // was before. Of an attempt that failed, explain knows more than GoBGP tells.
 func (s *Speaker) observe(state NeighborState) (before, now NeighborState) {
-	state.Reason = outside.Text(state.Reason)
 	s.statesMu.Lock()
 	have, known := s.states[state.Address]
 	switch {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/guideway/guideway/controller/brain"
@@ -86,7 +88,11 @@ func TestWithoutAnIdentityNothingRuns(t *testing.T) {
 func TestWhatARouterSaysIsOneShortLine(t *testing.T) {
 	var seen NeighborState
 	s := New(slog.New(slog.DiscardHandler), func(state NeighborState) { seen = state })
-	s.observe(NeighborState{Address: netip.MustParseAddr("10.0.0.254"), State: "idle", Reason: "cease: \x1b[2J\n" + strings.Repeat("a", 4096)})
+	router := netip.MustParseAddr("10.0.0.254")
+	s.observe(NeighborState{Address: router, State: established})
+	s.peerUpdated(&apiutil.WatchEventMessage_PeerEvent{Type: apiutil.PEER_EVENT_STATE, Peer: apiutil.Peer{State: apiutil.PeerState{
+		NeighborAddress: router, DisconnectReason: api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED, DisconnectMessage: "cease: \x1b[2J\n" + strings.Repeat("a", 4096),
+	}}}, time.Time{})
 	if !strings.HasPrefix(seen.Reason, `cease: \x1b[2J\naaa`) || len(seen.Reason) > outside.TextBytesMax {
 		t.Errorf("%d bytes: %q", len(seen.Reason), seen.Reason)
 	}
