@@ -19,11 +19,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/guideway/guideway/controller/outside"
 )
 
 const (
@@ -250,7 +251,7 @@ func (w *watched) whyNotified(n *bgp.BGPNotification) string {
 		text += ": it may not have this machine's address as a neighbor's"
 	}
 	if said := communication(n); said != "" {
-		text += fmt.Sprintf(": %q", said)
+		text += `: "` + said + `"`
 	}
 	return text
 }
@@ -261,15 +262,7 @@ func communication(n *bgp.BGPNotification) string {
 	if n.ErrorCode != bgp.BGP_ERROR_CEASE || !shutdown || len(n.Data) == 0 || int(n.Data[0]) > len(n.Data)-1 {
 		return ""
 	}
-	text := string(n.Data[1 : 1+int(n.Data[0])])
-	if len(text) > communicationMax {
-		text = text[:communicationMax]
-		for !utf8.ValidString(text) && len(text) > communicationMax-utf8.UTFMax {
-			text = text[:len(text)-1]
-		}
-		text += "..."
-	}
-	return text
+	return outside.Line(string(n.Data[1:1+int(n.Data[0])]), communicationMax)
 }
 
 func (w *watched) whyOpenIsRefused(open *bgp.BGPOpen) string {
