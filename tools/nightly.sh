@@ -13,7 +13,7 @@
 #   release       products built as they are installed
 #   labs          every scenario, with the variants that make test leaves out
 #   labs_frr      every scenario with the second router, its tests under -race
-#   race          all other Go tests under -race
+#   race          all other Go tests under -race, those of BGP with both routers
 #   compilers     the eBPF programs by every clang that apt has
 #   changes       ARCHITECTURE's table of changes, applied
 #   units         the systemd units (make units)
@@ -49,7 +49,7 @@ labs() { gotest "$@" -p 1 -parallel 99 ./lab/scenarios; }
 stage_race() {
     local packages
     mapfile -t packages < <(go list ./... | grep -v '/lab/scenarios$')
-    CGO_ENABLED=1 gotest -race "${packages[@]}"
+    GUIDEWAY_NIGHTLY=1 CGO_ENABLED=1 gotest -race "${packages[@]}"
 }
 
 gotest() {

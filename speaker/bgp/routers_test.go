@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -42,12 +43,15 @@ func (s side) neighbors() []Neighbor {
 	return []Neighbor{{Address: netip.MustParseAddr(s.local), ASN: s.asn, HoldTime: 9 * time.Second, Password: s.password, TTLSecurity: s.ttlSecurity}}
 }
 
-// withEachRouter runs a test with every kind of router.
+// withEachRouter runs a test with BIRD, and in `make nightly` with FRR, too.
 func withEachRouter(t *testing.T, s side, test func(t *testing.T, n *namespace, r router)) {
 	t.Run("BIRD", func(t *testing.T) {
 		n := newNamespace(t)
 		test(t, n, startBirdFor(t, n, s))
 	})
+	if os.Getenv("GUIDEWAY_NIGHTLY") == "" {
+		return
+	}
 	t.Run("FRR", func(t *testing.T) {
 		if why := whyNoFRR(); why != "" {
 			t.Skip("FRR test: " + why)
