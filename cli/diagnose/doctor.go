@@ -249,7 +249,11 @@ func (p *diagnosis) plan() {
 	case f.GetGenerationWanted() == 0:
 		p.add(gradeWarn, "plan", "the forwarder goes on with its last one, %d; the controller has none yet: `guideway config check`, then the controller's log", p.status.Generation)
 	case f.GetRefusal() != "":
-		p.add(gradeFail, "plan", "the forwarder refuses it: %s", f.Refusal)
+		refusal := f.Refusal
+		if strings.Contains(p.state.Machine.GetReason(), refusal) {
+			refusal = "so the machine does not serve"
+		}
+		p.add(gradeFail, "plan", "the forwarder refuses it: %s", refusal)
 	case f.GetGenerationWanted() != f.GetGenerationRunning():
 		p.add(gradeFail, "plan", "the controller's is %d, the forwarder runs %d: look again, then at the controller's log", f.GetGenerationWanted(), f.GetGenerationRunning())
 	default:
@@ -295,8 +299,16 @@ func (p *diagnosis) machine() {
 		p.add(gradeFail, "machine", "is %s: %s", m.GetState(), m.GetReason())
 	}
 	for _, missing := range p.state.NotReady {
-		p.add(gradeWarn, "ready", "not yet: %s", missing)
+		if !p.isMachines(missing) {
+			p.add(gradeWarn, "ready", "not yet: %s", missing)
+		}
 	}
+}
+
+// isMachines: the reason is the machine's, which was told.
+func (p *diagnosis) isMachines(reason string) bool {
+	of := p.state.GetMachine().GetReason()
+	return of != "" && strings.Contains(reason, of)
 }
 
 func (p *diagnosis) nextHops() {
@@ -413,10 +425,14 @@ func (p *diagnosis) bgp() {
 	if up > 0 {
 		p.add(gradeOK, "bgp", "%d of %d sessions established", up, len(p.state.Neighbors))
 	}
+	var reasons alike
 	for _, r := range p.state.Routes {
-		if !r.Announced && len(p.state.Neighbors) > 0 && r.Reason != api.NoSession { // which is said of them
-			p.add(gradeWarn, "route", "%s is not announced: %s", r.Prefix, r.Reason)
+		if !r.Announced && len(p.state.Neighbors) > 0 && r.Reason != api.NoSession && !p.isMachines(r.Reason) { // said of them, of it
+			reasons.add(r.Prefix, r.Reason)
 		}
+	}
+	for _, reason := range reasons.reasons {
+		p.add(gradeWarn, "route", "%s not announced: %s", reasons.subject(reason), reason)
 	}
 }
 
@@ -431,24 +447,54 @@ func (p *diagnosis) peers() {
 }
 
 func (p *diagnosis) backends() {
+	var reasons alike
 	for _, s := range p.state.GetServices() {
 		switch {
+		case p.isMachines(s.Reason): // said of it
 		case s.BackendsActive == 0:
 			p.add(gradeFail, "service", "%s is in state `%s`, with no active backend of %d: guideway show backends", s.Name, s.State, s.Backends)
 		case s.Drain != nil:
 			p.add(gradeWarn, "service", "%s is in state `%s`: %s; `guideway undrain service %s` ends that", s.Name, s.State, s.Reason, s.Name)
 		case s.State != brain.ServingAll:
-			p.add(p.notServing(), "service", "%s is in state `%s`: %s", s.Name, s.State, s.Reason)
+			reasons.add(s.Name, fmt.Sprintf("in state `%s`: %s", s.State, s.Reason))
 		case s.BackendsActive < s.Backends:
 			p.add(gradeWarn, "service", "%s is served by %d of %d backends: guideway show backends", s.Name, s.BackendsActive, s.Backends)
 		default:
 			p.add(gradeOK, "service", "%s is served by all of its %d backends", s.Name, s.Backends)
 		}
 	}
+	for _, reason := range reasons.reasons {
+		p.add(p.notServing(), "service", "%s %s", reasons.subject(reason), reason)
+	}
 	if silent := p.state.GetSilentAgents(); len(silent) > 0 {
 		p.add(gradeWarn, "agent", "silent on %s: connections that move to or from there break; there: systemctl status guideway-agent; guideway-agent doctor; do `controllers` of agent.yaml name this machine, and does UDP port %d reach it?",
 			strings.Join(silent, ", "), config.AgentsPortDefault)
 	}
+}
+
+// alike gathers what has one reason, so that it is told once.
+type alike struct {
+	reasons []string
+	names   map[string][]string
+}
+
+func (a *alike) add(name, reason string) {
+	if a.names == nil {
+		a.names = map[string][]string{}
+	}
+	if a.names[reason] == nil {
+		a.reasons = append(a.reasons, reason)
+	}
+	a.names[reason] = append(a.names[reason], name)
+}
+
+// subject of a sentence about those with the reason.
+func (a *alike) subject(reason string) string {
+	names := a.names[reason]
+	if len(names) == 1 {
+		return names[0] + " is"
+	}
+	return fmt.Sprintf("%s and %d more are", names[0], len(names)-1)
 }
 
 // notServing is no failure where an operator drained the machine.

@@ -331,3 +331,37 @@ func TestDoctorSaysWhatEndsTheDrainOfAService(t *testing.T) {
 		t.Errorf("%v", p.findings)
 	}
 }
+
+func TestDoctorTellsOneCauseOnce(t *testing.T) {
+	const cause = "the plan was made with key 1234 and the forwarder's secret makes 5678"
+	const reason = "the forwarder refuses the plan: " + cause
+	state := &controllerv1.GetStateResponse{
+		Machine:   &controllerv1.Machine{State: "not serving", Reason: reason},
+		Forwarder: &controllerv1.Forwarder{GenerationWanted: 1, Refusal: cause},
+		NotReady:  []string{reason},
+		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", State: "established"}},
+	}
+	for i := range 3 {
+		state.Services = append(state.Services, &controllerv1.Service{Name: fmt.Sprint("web-", i), State: "not serving", Reason: reason, BackendsActive: 1, Backends: 1})
+		state.Routes = append(state.Routes, &controllerv1.Route{Prefix: fmt.Sprintf("203.0.113.%d/32", i), Reason: reason})
+	}
+	for i := 10; i < 30; i++ {
+		state.Services = append(state.Services, &controllerv1.Service{Name: fmt.Sprint("api-", i), State: "serving in part", Reason: "203.0.113.9/32 is not announced", BackendsActive: 1, Backends: 1})
+		state.Routes = append(state.Routes, &controllerv1.Route{Prefix: fmt.Sprintf("203.0.113.%d/32", i), Reason: "no backend"})
+	}
+	p := diagnosis{state: state, status: &forwarderv1.GetStatusResponse{Generation: 7}}
+	p.machine()
+	p.plan()
+	p.bgp()
+	p.backends()
+	var out bytes.Buffer
+	_ = printFindings(&out, "table", p.findings)
+	for text, times := range map[string]int{
+		cause: 1, "fail  plan        the forwarder refuses it: so the machine does not serve": 1, "web-": 0,
+		"fail  service     api-10 and 19 more are in state `serving in part`": 1, "warn  route       203.0.113.10/32 and 19 more are not announced: no backend": 1,
+	} {
+		if got := strings.Count(out.String(), text); got != times {
+			t.Errorf("%q stands there %d times, want %d:\n%s", text, got, times, out.String())
+		}
+	}
+}
