@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -74,7 +73,6 @@ func root() *cobra.Command {
 		Args:                       cobra.ArbitraryArgs,
 		SuggestionsMinimumDistance: 2,
 	}
-	command.SetVersionTemplate(versionLine())
 	command.AddCommand(
 		diagnose.CaptureCommand(),
 		config.Command(),
@@ -89,24 +87,8 @@ func root() *cobra.Command {
 		speakerCommand(),
 		diagnose.TraceCommand(),
 		drain.UndrainCommand(),
-		versionCommand(),
 	)
+	commandline.AddVersion(command)
 	commandline.Strict(command)
 	return command
-}
-
-func versionLine() string {
-	return fmt.Sprintf("guideway %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  commandline.NoArguments,
-		RunE: func(command *cobra.Command, _ []string) error {
-			_, err := fmt.Fprint(command.OutOrStdout(), versionLine())
-			return err
-		},
-	}
 }

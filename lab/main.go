@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -56,7 +55,7 @@ func root() *cobra.Command {
 		SuggestionsMinimumDistance: 2,
 	}
 	command.AddCommand(demoCommand(), demoMultipathCommand(), downCommand(), helperCommand(), statusCommand(), upCommand())
-	command.SetVersionTemplate(fmt.Sprintf("guideway-lab %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH))
+	commandline.AddVersion(command)
 	commandline.Strict(command)
 	return command
 }

@@ -17,6 +17,7 @@ func TestHowItEnds(t *testing.T) {
 	}{
 		{"", 0, "Available Commands"},
 		{"--version", 0, "guideway-lab development (go1"},
+		{"version", 0, "guideway-lab development (go1"},
 		{"up --encap vxlan", 2, "give one of gre, ipip, gue, geneve"},
 		{"up --router cisco", 2, "give one of bird, frr"},
 		{"up --stateless --fabric-mtu 100", 1, "fabric MTU 100"},

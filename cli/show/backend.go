@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,7 +140,7 @@ func listChecks(checks []shownCheck) output.Listing {
 		WideFrom: 8,
 		None:     "no health checks: it is taken to be healthy",
 	}
-	for _, c := range checks {
+	for i, c := range checks {
 		outcome, latency, age, result := "none yet", "-", "-", "-"
 		if c.Last != nil {
 			outcome, result = c.outcome(), c.Last.Result
@@ -150,11 +151,29 @@ func listChecks(checks []shownCheck) output.Listing {
 			}
 		}
 		found.Rows = append(found.Rows, []string{
-			c.Name, c.Kind, c.Verdict, c.ago, outcome, latency, age, result,
+			nameAmong(checks, i), c.Kind, c.Verdict, c.ago, outcome, latency, age, result,
 			c.Address, c.Via, c.Interval, c.Timeout, strings.Join(c.Pools, ","),
 		})
 	}
 	return found
+}
+
+// nameAmong checks: one of several addresses, or of several kinds of pools, has its
+// address or its pools beside the name.
+func nameAmong(checks []shownCheck, i int) string {
+	name, text := checks[i].Name, checks[i].Name
+	others := func(differ func(shownCheck) bool) bool {
+		return slices.ContainsFunc(checks, func(c shownCheck) bool { return c.Name == name && differ(c) })
+	}
+	if others(func(c shownCheck) bool { return c.Address != checks[i].Address }) {
+		text += " at " + checks[i].Address
+	}
+	if others(func(c shownCheck) bool {
+		return c.Address == checks[i].Address && !slices.Equal(c.Pools, checks[i].Pools)
+	}) {
+		text += " for " + strings.Join(checks[i].Pools, ",")
+	}
+	return text
 }
 
 // outcome of the latest probe, and how near a change of the verdict is.
