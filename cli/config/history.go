@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"strconv"
 	"strings"
 
@@ -15,6 +15,7 @@ import (
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -111,9 +112,12 @@ func recordedConfig(ctx context.Context, m machine.Machine, number uint64) (*con
 
 func configDiffCommand() *cobra.Command {
 	var m machine.Machine
+	var format string
 	command := &cobra.Command{
 		Use:   "diff NUMBER NUMBER",
-		Short: "The lines in which two configs of the history differ",
+		Short: "What changes from one config of the history to another, and in which lines",
+		Long: "Compares two configs by what they mean, as `config plan` does: a default that is\n" +
+			"spelt out is no change. Below that are the lines in which they differ.",
 		Example: "  guideway config diff 11 12\n" +
 			"  guideway config diff 11 0      # 0 is the one in use",
 		Args: commandline.Arguments("NUMBER", "NUMBER"),
@@ -132,12 +136,94 @@ func configDiffCommand() *cobra.Command {
 					return err
 				}
 			}
-			_, err := io.WriteString(command.OutOrStdout(), shown(differences(configs[0], configs[1])))
-			return err
+			return printDiff(command, format, configs[0], configs[1])
 		},
 	}
+	commandline.AddOutput(command, &format, commandline.TextFormats)
 	machine.AddController(command, &m)
 	return command
+}
+
+type shownDiff struct {
+	Changes []shownChange `json:"changes"`
+	// Why only lines are compared.
+	NotCompared string `json:"not_compared,omitempty"`
+	Lines       string `json:"lines"`
+}
+
+func printDiff(command *cobra.Command, format string, before, after *controllerv1.GetConfigResponse) error {
+	shown := shownDiff{Changes: []shownChange{}, Lines: printable(differences(before, after))}
+	var meanings [2]*config.Config
+	for i, c := range []*controllerv1.GetConfigResponse{before, after} {
+		var err error
+		if meanings[i], err = meaningOf(c); err != nil {
+			shown.NotCompared = fmt.Sprintf("number %d is no good config by this version, so only lines are compared: %s", c.Record.GetNumber(), firstLine(err))
+		}
+	}
+	if shown.NotCompared == "" {
+		shown.Changes = changesOf(config.Compare(meanings[0], meanings[1]))
+	}
+	out := command.OutOrStdout()
+	if format != "table" {
+		return commandline.PrintValue(out, format, shown)
+	}
+	switch {
+	case shown.NotCompared != "":
+		fmt.Fprintln(command.ErrOrStderr(), "warning: "+shown.NotCompared)
+	case shown.Lines == "":
+		return nil
+	case len(shown.Changes) == 0:
+		fmt.Fprint(out, "no change: both mean the same\n\n")
+	default:
+		if err := changesTable(shown.Changes).PrintTable(out, false); err != nil {
+			return err
+		}
+		fmt.Fprintln(out)
+	}
+	_, err := fmt.Fprint(out, shown.Lines)
+	return err
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+func changesOf(changes []config.Change) []shownChange {
+	shown := []shownChange{}
+	for _, c := range changes {
+		change := shownChange{Kind: c.Kind, Name: c.Name, What: string(c.What)}
+		for _, f := range c.Fields {
+			change.Fields = append(change.Fields, shownFieldChange(f))
+		}
+		shown = append(shown, change)
+	}
+	return shown
+}
+
+// Stands for the machine's own files where the config comes from etcd, which has
+// what all machines share.
+const anyMachine = "machine: {name: any, addresses: [192.0.2.1, \"2001:db8::1\"]}\n"
+
+// meaningOf a recorded config. Files that it names are not read: they may be another
+// machine's, or gone.
+func meaningOf(c *controllerv1.GetConfigResponse) (*config.Config, error) {
+	var sources []config.Source
+	for _, file := range c.Files {
+		sources = append(sources, config.Source{Name: file.Name, Data: file.Data})
+	}
+	unread := func(string) ([]byte, fs.FileMode, error) {
+		return []byte("the secret of another machine..."), 0o600, nil
+	}
+	parsed, err := config.ParseToCompile(sources, unread)
+	if err == nil || len(sources) != 1 {
+		return parsed, err
+	}
+	sources[0].Generation = max(1, c.Record.GetNumber())
+	if shared, problem := config.ParseToCompile(append(sources, config.Source{Name: "machine", Data: []byte(anyMachine)}), unread); problem == nil {
+		return shared, nil
+	}
+	return nil, err
 }
 
 // recordNumber is a mistake of the command line if it is none; 0 is the one in

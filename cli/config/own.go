@@ -42,7 +42,7 @@ func (own ownConfig) replace(ctx context.Context, stdout io.Writer, target *cont
 		return nil, err
 	}
 	if lines := diff.Diff("former", file.Former, "applied", data); len(lines) > 0 {
-		fmt.Fprintf(stdout, "\nchanges to %s:\n\n%s", path, shown(lines))
+		fmt.Fprintf(stdout, "\nchanges to %s:\n\n%s", path, printable(lines))
 	}
 	if err := file.Write(); err != nil {
 		return nil, err
@@ -50,8 +50,8 @@ func (own ownConfig) replace(ctx context.Context, stdout io.Writer, target *cont
 	return file, nil
 }
 
-// shown on a terminal: former configs are the controller's word.
-func shown(lines []byte) string { return outside.Lines(string(lines), math.MaxInt) }
+// printable on a terminal: former configs are the controller's word.
+func printable(lines []byte) string { return outside.Lines(string(lines), math.MaxInt) }
 
 func (own ownConfig) path(ctx context.Context) (path, saidBy string, err error) {
 	saidBy = "--config"

@@ -133,7 +133,7 @@ func printPlan(w io.Writer, format string, r *controllerv1.PlanConfigResponse) e
 	}
 	fmt.Fprintf(w, "changes to what runs (generation %d):\n", r.Generation)
 	var err error
-	for _, table := range []output.Listing{changesTable(r), servicesTable(r), sharesTable(r), sessionsTable(r), routesTable(r)} {
+	for _, table := range []output.Listing{changesTable(shownChangesOf(r.Changes)), servicesTable(r), sharesTable(r), sessionsTable(r), routesTable(r)} {
 		if len(table.Rows) > 0 {
 			fmt.Fprintln(w)
 			err = errors.Join(err, table.PrintTable(w, false))
@@ -148,9 +148,9 @@ func printPlan(w io.Writer, format string, r *controllerv1.PlanConfigResponse) e
 	return err
 }
 
-func changesTable(r *controllerv1.PlanConfigResponse) output.Listing {
+func changesTable(changes []shownChange) output.Listing {
 	table := output.Listing{Header: []string{"KIND", "NAME", "CHANGE"}, Wrapped: true}
-	for _, c := range r.Changes {
+	for _, c := range changes {
 		if len(c.Fields) == 0 {
 			table.Rows = append(table.Rows, []string{c.Kind, c.Name, c.What})
 		}
@@ -328,18 +328,11 @@ func shownPlanOf(r *controllerv1.PlanConfigResponse) shownPlan {
 		Generation: r.Generation, Changed: changesAnything(r), RestartRequired: r.RestartRequired,
 		AssumedActive: append([]string{}, r.AssumedActive...), Warnings: append([]string{}, r.Warnings...),
 		Untracked: shownUntracked{r.UntrackedTableFull, r.UntrackedQuota},
-		Changes:   []shownChange{}, Services: []shownServiceChange{}, Routes: []shownRouteChange{},
+		Changes:   shownChangesOf(r.Changes), Services: []shownServiceChange{}, Routes: []shownRouteChange{},
 		Sessions: []shownSessionEnd{}, LastSessionEnds: r.LastSessionEnds,
 	}
 	for _, s := range r.Sessions {
 		shown.Sessions = append(shown.Sessions, shownSessionEnd{s.Address, s.Asn, s.Removed, s.Reason, s.Routes})
-	}
-	for _, c := range r.Changes {
-		change := shownChange{Kind: c.Kind, Name: c.Name, What: c.What}
-		for _, f := range c.Fields {
-			change.Fields = append(change.Fields, shownFieldChange{f.Field, f.Before, f.After})
-		}
-		shown.Changes = append(shown.Changes, change)
 	}
 	for _, s := range r.Services {
 		service := shownServiceChange{
@@ -353,6 +346,18 @@ func shownPlanOf(r *controllerv1.PlanConfigResponse) shownPlan {
 	}
 	for _, route := range r.Routes {
 		shown.Routes = append(shown.Routes, shownRouteChange{route.Prefix, route.Announced, route.Reason, route.Services})
+	}
+	return shown
+}
+
+func shownChangesOf(changes []*controllerv1.ConfigChange) []shownChange {
+	shown := []shownChange{}
+	for _, c := range changes {
+		change := shownChange{Kind: c.Kind, Name: c.Name, What: c.What}
+		for _, f := range c.Fields {
+			change.Fields = append(change.Fields, shownFieldChange{f.Field, f.Before, f.After})
+		}
+		shown = append(shown, change)
 	}
 	return shown
 }
