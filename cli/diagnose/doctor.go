@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -109,6 +110,8 @@ type host interface {
 	// features as `ethtool -k` prints them; an error: not to be had.
 	features(ctx context.Context, device string) (string, error)
 	receiveQueues(device string) int
+	// vlans are the names of the VLAN interfaces on a device.
+	vlans(device string) []string
 	// accepts a packet to one of the machine's addresses; an error: why it is dropped.
 	accepts(ctx context.Context, to netip.AddrPort, from netip.Addr, device string) error
 	// localPorts are those that the kernel chooses for connections.
@@ -372,6 +375,10 @@ func (p *diagnosis) devices(ctx context.Context) {
 	}
 }
 
+// packetBytesMax is what a chunk of packet memory has room for behind the headroom, less
+// the Ethernet header (wire/src/frame.rs).
+const packetBytesMax = 2048 - 256 - 14
+
 // offloads: LRO never goes with forwarding; GRO happens behind native XDP, but
 // in front of everything else.
 func (p *diagnosis) offloads(ctx context.Context, d *forwarderv1.Device) {
@@ -391,6 +398,14 @@ func (p *diagnosis) offloads(ctx context.Context, d *forwarderv1.Device) {
 			clean = false
 			p.add(gradeFail, d.Interface, "joins packets before we get them (%s), and they are dropped as too long: ethtool -K %s %s off", name, d.Interface, name)
 		}
+	}
+	if vlans := p.host.vlans(d.Interface); len(vlans) > 0 && strings.Contains(features, "rx-vlan-offload: on") {
+		clean = false
+		p.add(gradeWarn, d.Interface, "strips VLAN tags before we get frames (rx-vlan-offload), so those of %s to a VIP's address are taken for its own: ethtool -K %s rxvlan off", strings.Join(vlans, ", "), d.Interface)
+	}
+	if d.Mtu > packetBytesMax {
+		clean = false
+		p.add(gradeWarn, d.Interface, "has MTU %d, and packets longer than %d bytes do not fit in packet memory: they are dropped: ip link set %s mtu %d, on the neighbors of that link, too", d.Mtu, packetBytesMax, d.Interface, packetBytesMax)
 	}
 	if clean {
 		p.add(gradeOK, d.Interface, "up, %s, %d queues, MTU %d", strings.Trim(d.Driver+" "+d.Mode, " -"), d.Queues, d.Mtu)
@@ -552,6 +567,17 @@ func (thisHost) features(ctx context.Context, device string) (string, error) {
 		return "", fmt.Errorf("ethtool -k %s: %w", device, err)
 	}
 	return string(out), nil
+}
+
+func (thisHost) vlans(device string) (names []string) {
+	uppers, _ := filepath.Glob(filepath.Join("/sys/class/net", device, "upper_*")) // the pattern is good
+	for _, upper := range uppers {
+		name := strings.TrimPrefix(filepath.Base(upper), "upper_")
+		if _, err := os.Stat(filepath.Join("/proc/net/vlan", name)); err == nil {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func (thisHost) receiveQueues(device string) int {
