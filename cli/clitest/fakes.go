@@ -203,7 +203,7 @@ func (f *FakeController) PlanConfig(stream grpc.ClientStreamingServer[controller
 		Backends:         []*controllerv1.ShareChange{{Backend: "web-1", Before: 1, After: 0.666}, {Backend: "web-3", After: 0.334}},
 		Established:      &controllerv1.ConnectionChange{Staying: 700, Breaking: 40, Moving: 3, Unknown: 2},
 		OpeningOrClosing: &controllerv1.ConnectionChange{Staying: 9, Breaking: 4}, QuotaReached: true,
-	})
+	}, &controllerv1.ServiceChange{Service: "web-tls", Entries: 1000, EntriesChanged: 334, SharesAs: "web", Established: &controllerv1.ConnectionChange{}})
 	response.Routes = []*controllerv1.RouteChange{{Prefix: "203.0.113.11/32", Announced: true, Reason: "its services have backends", Services: []string{"web"}}}
 	response.Sessions = []*controllerv1.SessionChange{
 		{Address: "10.0.0.254", Asn: 64513, Routes: 3, Reason: "asn: 64513 to 64514"},

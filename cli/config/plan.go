@@ -182,6 +182,9 @@ func servicesTable(r *controllerv1.PlanConfigResponse) output.Listing {
 func sharesTable(r *controllerv1.PlanConfigResponse) output.Listing {
 	table := output.Listing{Header: []string{"SERVICE", "BACKEND", "SHARE NOW", "SHARE THEN"}}
 	for _, s := range r.Services {
+		if s.SharesAs != "" {
+			table.Rows = append(table.Rows, []string{s.Service, "as those of " + s.SharesAs, "", ""})
+		}
 		for _, b := range s.Backends {
 			table.Rows = append(table.Rows, []string{s.Service, b.Backend, perCent(b.Before), perCent(b.After)})
 		}
@@ -285,6 +288,7 @@ type shownServiceChange struct {
 	EntriesChanged   uint32          `json:"table_entries_changed"`
 	EntriesMoved     uint32          `json:"table_entries_moved"`
 	Backends         []shownShare    `json:"backends"`
+	SharesAs         string          `json:"shares_as,omitempty"`
 	Established      shownConnChange `json:"established"`
 	OpeningOrClosing shownConnChange `json:"opening_or_closing"`
 	QuotaReached     bool            `json:"quota_reached"`
@@ -337,7 +341,7 @@ func shownPlanOf(r *controllerv1.PlanConfigResponse) shownPlan {
 	for _, s := range r.Services {
 		service := shownServiceChange{
 			Service: s.Service, Entries: s.Entries, EntriesChanged: s.EntriesChanged, EntriesMoved: s.EntriesMoved, Backends: []shownShare{},
-			Established: shownConnChangeOf(s.Established), OpeningOrClosing: shownConnChangeOf(s.OpeningOrClosing), QuotaReached: s.QuotaReached,
+			SharesAs: s.SharesAs, Established: shownConnChangeOf(s.Established), OpeningOrClosing: shownConnChangeOf(s.OpeningOrClosing), QuotaReached: s.QuotaReached,
 		}
 		for _, b := range s.Backends {
 			service.Backends = append(service.Backends, shownShare{b.Backend, b.Before, b.After})

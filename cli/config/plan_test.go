@@ -33,7 +33,7 @@ func TestConfigPlanShowsWhatWouldChange(t *testing.T) {
 		"changes to what runs (generation 42):",
 		"service web encap: gre to gue", "service web dscp: - to 46", "backend web-3 added",
 		"idle 0.0 % 3 3 0 0 0", "web 33.4 % 745 700 40 3 2",
-		"web web-1 100.0 % 66.6 %", "web web-3 0.0 % 33.4 %",
+		"web web-1 100.0 % 66.6 %", "web web-3 0.0 % 33.4 %", "web-tls as those of web",
 		"203.0.113.11/32 announced its services have backends",
 		"10.0.0.254 (AS 64513) ends, begins anew 3 asn: 64513 to 64514", "10.0.0.253 (AS 64513) ends 3 the neighbor is removed",
 		"note: every BGP session of this machine ends",
@@ -58,7 +58,7 @@ func TestConfigPlanForPrograms(t *testing.T) {
 	if decoded := json.Unmarshal([]byte(stdout), &shown); decoded != nil || !errors.Is(err, commandline.ErrChanges) {
 		t.Fatal(decoded, err)
 	}
-	if !shown.Changed || shown.Services[1].Established.Breaking != 40 || shown.Changes[0].Fields[0].After != "gue" || !shown.Routes[0].Announced || shown.Untracked.Quota != 5 || !shown.LastSessionEnds || !shown.Sessions[1].Removed {
+	if !shown.Changed || shown.Services[1].Established.Breaking != 40 || shown.Changes[0].Fields[0].After != "gue" || !shown.Routes[0].Announced || shown.Untracked.Quota != 5 || shown.Services[2].SharesAs != "web" || !shown.LastSessionEnds || !shown.Sessions[1].Removed {
 		t.Errorf("%+v", shown)
 	}
 }

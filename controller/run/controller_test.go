@@ -170,7 +170,7 @@ func (p *peer) ComparePlan(_ context.Context, r *forwarderv1.ComparePlanRequest)
 		Service: "web", Entries: 100, EntriesChanged: 50,
 		Backends:    []*forwarderv1.BackendShare{{Backend: "a", EntriesBefore: 50}, {Backend: "b", EntriesBefore: 50, EntriesAfter: 100}},
 		Established: &forwarderv1.ConnectionOutcomes{Staying: 9, Breaking: 8},
-	}, {Service: "idle", Entries: 100}}
+	}, {Service: "idle", Entries: 100}, {Service: "web-tls", Entries: 100, EntriesChanged: 50, SharesAs: "web"}}
 	return response, nil
 }
 

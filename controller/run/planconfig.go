@@ -196,6 +196,7 @@ func describeService(s *forwarderv1.ServiceComparison) *controllerv1.ServiceChan
 	d := &controllerv1.ServiceChange{
 		Service: s.Service, Entries: s.Entries, EntriesChanged: s.EntriesChanged, EntriesMoved: s.EntriesMoved,
 		Established: describeOutcomes(s.Established), OpeningOrClosing: describeOutcomes(s.OpeningOrClosing), QuotaReached: s.QuotaReached,
+		SharesAs: s.SharesAs,
 	}
 	if s.EntriesChanged == 0 && connections(d.Established)+connections(d.OpeningOrClosing) == 0 {
 		return nil

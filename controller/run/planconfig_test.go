@@ -51,7 +51,7 @@ func TestAConfigsChangesAreToldAndNothingChanges(t *testing.T) {
 	if strings.Join(told, ", ") != want {
 		t.Errorf("changes: %s", told)
 	}
-	if len(response.Services) != 1 || response.Services[0].Established.Breaking != 8 || response.Services[0].Backends[1].Before != 0.5 || response.Services[0].Backends[1].After != 1 {
+	if len(response.Services) != 2 || response.Services[1].SharesAs != "web" || response.Services[0].Established.Breaking != 8 || response.Services[0].Backends[1].Before != 0.5 || response.Services[0].Backends[1].After != 1 {
 		t.Errorf("services: %v", response.Services)
 	}
 	if len(response.Routes) > 0 {

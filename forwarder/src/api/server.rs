@@ -113,6 +113,18 @@ impl Service {
     }
 }
 
+/// A request that is waited for: dropped with the request, or when its client has left.
+struct Asks {
+    _asked: Arc<()>,
+}
+
+/// And whether it still is, for the thread that does what was asked.
+fn asking() -> (Asks, impl Fn() -> bool + Send + 'static) {
+    let asked = Arc::new(());
+    let asks = Arc::downgrade(&asked);
+    (Asks { _asked: asked }, move || asks.strong_count() > 0)
+}
+
 /// Counts an answer to the client that asked.
 fn answer<Q, T: Message>(request: &Request<Q>, message: T) -> Result<Response<T>, Status> {
     if let Some(client) = request.extensions().get::<Arc<Client>>() {
@@ -165,12 +177,13 @@ impl Forwarder for Service {
 
     async fn compare_plan(
         &self,
-        request: Request<ComparePlanRequest>,
+        mut request: Request<ComparePlanRequest>,
     ) -> Result<Response<ComparePlanResponse>, Status> {
-        let Some(plan) = request.get_ref().plan.clone() else {
+        let Some(plan) = request.get_mut().plan.take() else {
             return Err(Status::invalid_argument("plan: missing"));
         };
-        let compared = self.run(move |control| control.compare_plan(plan)).await??;
+        let (_asks, is_asked) = asking();
+        let compared = self.run(move |control| control.compare_plan(plan, is_asked)).await??;
         answer(&request, compared)
     }
 
@@ -293,5 +306,18 @@ fn stream(mut capture: Capture, listener: &mpsc::Sender<Result<CaptureResponse, 
         if !is_full {
             std::thread::sleep(CAPTURE_PAUSE);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_knows_when_its_request_is_dropped() {
+        let (asks, is_asked) = asking();
+        assert!(is_asked());
+        drop(asks);
+        assert!(!is_asked());
     }
 }

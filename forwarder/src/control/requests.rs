@@ -1,6 +1,7 @@
 //! Answers to requests, from what is shown: never waiting for a change.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -200,10 +201,12 @@ impl Control {
 
     /// What a plan would change. It is decoded by a copy of the planner, and
     /// the tables are read, without the lock that changes take: what runs may
-    /// be replaced meanwhile, and goes on to be what is compared with.
+    /// be replaced meanwhile, and goes on to be what is compared with. It ends
+    /// early when `is_wanted` returns false.
     pub fn compare_plan(
         &self,
         message: plan_proto::Plan,
+        is_wanted: impl Fn() -> bool,
     ) -> Result<proto::ComparePlanResponse, Refusal> {
         let (mut planner, running, restart_required) = {
             let changes = self.lock();
@@ -218,18 +221,24 @@ impl Control {
         };
         let after = planner.plan(message).map_err(refusal)?;
         let before = &running.view.plan;
-        let held = running.engine.connections_by_service();
+        let mut held: HashMap<u16, u32> = HashMap::new();
+        for (service, count) in running.engine.connections_by_service().into_iter().flatten() {
+            let most = held.entry(service).or_default();
+            *most = count.max(*most);
+        }
         let quota_reached = |service: &plan::Service| {
-            let is_full = |(id, count): &(u16, u32)| *id == service.id.0 && *count >= service.quota;
-            held.iter().flatten().any(is_full)
+            held.get(&service.id.0).is_some_and(|count| *count >= service.quota)
         };
+        let tables = running.engine.tables();
+        let services = compared(before, &after, tables, quota_reached, is_wanted);
+        let ended = || Refusal::Later("who asked has left".to_owned());
         let untracked = |count: fn(&datapath::counters::ConnectionCounters) -> u64| {
             let counters = running.engine.counters().iter();
             counters.map(|counters| count(&counters.connections)).sum()
         };
         Ok(proto::ComparePlanResponse {
             generation: before.generation,
-            services: compared(before, &after, running.engine.tables(), quota_reached),
+            services: services.ok_or_else(ended)?,
             restart_required,
             untracked_table_full: untracked(|counters| counters.refused_full.get()),
             untracked_quota: untracked(|counters| counters.refused_quota.get()),

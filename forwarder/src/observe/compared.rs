@@ -1,13 +1,18 @@
 //! What another plan changes: tables and tracked connections by service, in
 //! the words of the socket; of the running plan, or of two plan files.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use datapath::compare::{Outcome, PlanChange};
 use datapath::table::{EntryClass, TableReader};
 use plan::{BackendId, Group, Plan, Service};
 
 use crate::proto;
+
+/// Connections that are compared between two looks whether anybody waits for them.
+const ENTRIES_BETWEEN_LOOKS: usize = 4096;
 
 /// What became of a Maglev table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,8 +33,8 @@ pub struct TableChange {
 pub fn table_changes<'p>(before: &'p Plan, after: &'p Plan) -> Vec<(&'p str, TableChange)> {
     let mut known = HashMap::new();
     let change = |(name, (old, new)): (&'p str, Both<'p>)| {
-        let key = (old.map(group_address), new.map(group_address));
-        let change = *known.entry(key).or_insert_with(|| table_change(&table(old), &table(new)));
+        let change = known.entry(groups_of(old, new));
+        let change = *change.or_insert_with(|| table_change(&table(old), &table(new)));
         (name, change)
     };
     by_name(before, after).into_iter().map(change).collect()
@@ -37,33 +42,48 @@ pub fn table_changes<'p>(before: &'p Plan, after: &'p Plan) -> Vec<(&'p str, Tab
 
 /// The same with shares and with what becomes of the connections in `tables`,
 /// which are read one after the other. `held` returns whether a service of
-/// the earlier plan holds its quota of connections.
-pub fn compared(
-    before: &Plan,
-    after: &Plan,
+/// the earlier plan holds its quota of connections. None: `is_wanted`, which is asked
+/// every few milliseconds, returned false.
+pub fn compared<'p>(
+    before: &'p Plan,
+    after: &'p Plan,
     tables: &[TableReader<'_>],
     held: impl Fn(&Service) -> bool,
-) -> Vec<proto::ServiceComparison> {
-    let outcomes = outcomes(before, after, tables);
-    let both = by_name(before, after);
-    let service = |(name, change): (&str, TableChange)| {
-        let (old, new) = both[name];
+    is_wanted: impl Fn() -> bool,
+) -> Option<Vec<proto::ServiceComparison>> {
+    let outcomes = outcomes(before, after, tables, &is_wanted)?;
+    let mut of_tables: HashMap<_, (TableChange, &str)> = HashMap::new();
+    let service = |(name, (old, new)): (&'p str, Both<'p>)| {
         let of = |which: usize| {
             let counts = old.and_then(|service| outcomes.get(service.id.index()));
             Some(counts.copied().unwrap_or_default()[which].message())
         };
-        proto::ServiceComparison {
+        let mut backends = Vec::new();
+        let (change, first) = match of_tables.entry(groups_of(old, new)) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(_) if !is_wanted() => return None,
+            Entry::Vacant(unknown) => {
+                let change = table_change(&table(old), &table(new));
+                if change.changed > 0 {
+                    backends = shares(before, after, old, new);
+                }
+                *unknown.insert((change, name))
+            }
+        };
+        let shares_as = if change.changed > 0 && first != name { first } else { "" };
+        Some(proto::ServiceComparison {
             service: name.to_owned(),
             entries: change.entries as u32,
             entries_changed: change.changed as u32,
             entries_moved: change.moved as u32,
-            backends: if change.changed > 0 { shares(before, after, old, new) } else { Vec::new() },
+            backends,
             established: of(GOING_ON),
             opening_or_closing: of(OPENING_OR_CLOSING),
             quota_reached: old.is_some_and(&held),
-        }
+            shares_as: shares_as.to_owned(),
+        })
     };
-    table_changes(before, after).into_iter().map(service).collect()
+    by_name(before, after).into_iter().map(service).collect()
 }
 
 /// A service by the earlier plan and by the later one.
@@ -81,8 +101,8 @@ fn by_name<'p>(before: &'p Plan, after: &'p Plan) -> BTreeMap<&'p str, Both<'p>>
 }
 
 /// Services of one group have one table.
-fn group_address(service: &Service) -> *const Group {
-    std::sync::Arc::as_ptr(&service.group)
+fn groups_of(old: Option<&Service>, new: Option<&Service>) -> [Option<*const Group>; 2] {
+    [old, new].map(|service| service.map(|service| Arc::as_ptr(&service.group)))
 }
 
 /// A service's table; empty where no backend takes new connections.
@@ -162,13 +182,21 @@ impl Outcomes {
     }
 }
 
-/// By id of the earlier plan's services.
-fn outcomes(before: &Plan, after: &Plan, tables: &[TableReader<'_>]) -> Vec<OutcomesByClass> {
+/// By id of the earlier plan's services. None: they are not wanted any more.
+fn outcomes(
+    before: &Plan,
+    after: &Plan,
+    tables: &[TableReader<'_>],
+    is_wanted: impl Fn() -> bool,
+) -> Option<Vec<OutcomesByClass>> {
     let change = PlanChange::new(before, after);
     let mut by_service = vec![OutcomesByClass::default(); before.service_ids()];
     for table in tables {
         let ticks = table.ticks();
-        for (entry, hash) in table.entries_with_hashes() {
+        for (at, (entry, hash)) in table.entries_with_hashes().enumerate() {
+            if at.is_multiple_of(ENTRIES_BETWEEN_LOOKS) && !is_wanted() {
+                return None;
+            }
             let Some(outcome) = change.outcome(entry, hash, &ticks) else { continue };
             let class = match entry.class {
                 EntryClass::Established | EntryClass::Datagram => GOING_ON,
@@ -179,12 +207,102 @@ fn outcomes(before: &Plan, after: &Plan, tables: &[TableReader<'_>]) -> Vec<Outc
             by_service[entry.service.index()][class].add(outcome);
         }
     }
-    by_service
+    Some(by_service)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use plan::{Planner, proto as plan_proto};
+
     use super::*;
+
+    /// Services of as many pools, of four backends each, all known to one planner.
+    fn plan(planner: &mut Planner, services: usize, pools: usize) -> Plan {
+        let backends = (0..4 * pools).map(|backend| plan_proto::Backend {
+            name: format!("b{backend}"),
+            address: format!("10.1.{}.{}", backend / 200, 1 + backend % 200),
+        });
+        let member = |backend: usize| plan_proto::Member {
+            backend: format!("b{backend}"),
+            weight: 1,
+            state: plan_proto::BackendState::Active as i32,
+        };
+        let group = |pool: usize| plan_proto::Group {
+            name: format!("p{pool}"),
+            members: (4 * pool..4 * pool + 4).map(member).collect(),
+            ..Default::default()
+        };
+        let service = |service: usize| plan_proto::Service {
+            name: format!("s{service:04}"),
+            group: format!("p{}", service % pools),
+            table_size: 251,
+            vips: vec![plan_proto::Vip {
+                target: Some(plan_proto::vip::Target::Address(format!(
+                    "203.0.{}.{}",
+                    service / 200,
+                    1 + service % 200
+                ))),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let machine = plan_proto::Machine {
+            name: "lb".into(),
+            addresses: vec!["10.0.0.1".into()],
+            ..Default::default()
+        };
+        let message = plan_proto::Plan {
+            generation: 1,
+            machine: Some(machine),
+            backends: backends.collect(),
+            groups: (0..pools).map(group).collect(),
+            services: (0..services).map(service).collect(),
+            ..Default::default()
+        };
+        planner.plan(message).unwrap()
+    }
+
+    #[test]
+    fn services_of_one_pool_share_one_list_of_shares() {
+        let mut planner = Planner::default();
+        let (before, after) = (plan(&mut planner, 2, 2), plan(&mut planner, 1000, 10));
+        let services = compared(&before, &after, &[], |_| false, || true).unwrap();
+        assert_eq!(services.len(), 1000);
+        let shares: usize = services.iter().map(|service| service.backends.len()).sum();
+        // The first two have the tables that they had.
+        assert!(services[..2].iter().all(|service| service.entries_changed == 0));
+        assert_eq!(shares, 10 * 4);
+        for service in &services[2..] {
+            assert_eq!(service.entries_changed, 251, "{}", service.service);
+            let has = |name: &str| services.iter().find(|one| one.service == name).unwrap();
+            let shown = match service.shares_as.as_str() {
+                "" => service,
+                first => has(first),
+            };
+            assert!(shown.service <= service.service);
+            let of = |text: &str| text[1..].parse::<usize>().unwrap() % 10;
+            assert_eq!(of(&shown.service), of(&service.service));
+            let entries: u32 = shown.backends.iter().map(|share| share.entries_after).sum();
+            assert_eq!((shown.backends.len(), entries), (4, 251));
+        }
+    }
+
+    #[test]
+    fn a_comparison_that_nobody_waits_for_ends_at_the_next_table() {
+        let mut planner = Planner::default();
+        let (before, after) = (plan(&mut planner, 2, 2), plan(&mut planner, 1000, 10));
+        for looks_max in [0, 5] {
+            let looks = Cell::new(0);
+            let is_wanted = || {
+                looks.set(looks.get() + 1);
+                looks.get() <= looks_max
+            };
+            assert!(compared(&before, &after, &[], |_| false, is_wanted).is_none());
+            assert_eq!(looks.get(), looks_max + 1);
+        }
+    }
 
     fn change(old: &str, new: &str) -> TableChange {
         let table =

@@ -110,6 +110,7 @@ impl Growth {
             "first plan, ms",
             "plan after a flap, ms",
             "its view, ms",
+            "compared, ms",
             "tables built",
         ]);
         for (index, (line, measured)) in self.lines.iter().enumerate() {
@@ -121,6 +122,7 @@ impl Growth {
                 self.cell(index, |one| one.plan_ms, 1),
                 self.cell(index, |one| one.flap_ms, 1),
                 self.cell(index, |one| one.view_ms, 2),
+                self.cell(index, |one| one.compared_ms, 1),
                 format!("{} of {}", measured[0].tables_built, measured[0].tables),
             ]);
         }

@@ -10,6 +10,7 @@ use datapath::View;
 use guideway_bench::setup::{self, Decides, Setup};
 use guideway_bench::traffic::{Frames, Kind, Traffic};
 use guideway_bench::worker;
+use guideway_forwarder::observe::compared::compared;
 use plan::proto::Encap;
 use plan::{Group, Plan, Planner, proto};
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,8 @@ pub struct Measured {
     pub plan_ms: f64,
     /// To make the plan in which one backend is down.
     pub flap_ms: f64,
+    /// To compare the plan with one of two services, as `config plan` does.
+    pub compared_ms: f64,
     /// Tables that this one has not from the first.
     pub tables_built: usize,
     /// Tables in it.
@@ -128,6 +131,10 @@ pub fn run(one: &One) -> Result<Measured, String> {
     let view = Arc::new(setup::view(Arc::clone(&plan), workers));
     let viewed_mib = resident_mib()?;
 
+    let few = Setup { services: setup.services.min(2), pools: setup.pools.min(2), ..setup.clone() };
+    let few = planner.clone().plan(few.message()).map_err(|error| error.to_string())?;
+    let (_, compared_ms) = timed_ms(|| compared(&few, &plan, &[], |_| false, || true));
+    drop(few);
     let message = down(setup.message());
     let (after, flap_ms) = timed_ms(|| planner.plan(message));
     let after = Arc::new(after.map_err(|error| error.to_string())?);
@@ -146,6 +153,7 @@ pub fn run(one: &One) -> Result<Measured, String> {
         all_busy_ns,
         plan_ms,
         flap_ms,
+        compared_ms,
         tables_built,
         tables: tables.len(),
         view_ms,

@@ -3060,13 +3060,16 @@ type ServiceChange struct {
 	Entries        uint32 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
 	EntriesChanged uint32 `protobuf:"varint,3,opt,name=entries_changed,json=entriesChanged,proto3" json:"entries_changed,omitempty"`
 	EntriesMoved   uint32 `protobuf:"varint,4,opt,name=entries_moved,json=entriesMoved,proto3" json:"entries_moved,omitempty"`
-	// In order of name; none if the table does not change.
+	// In order of name; none if the table does not change, or where `shares_as` has a
+	// name.
 	Backends []*ShareChange `protobuf:"bytes,5,rep,name=backends,proto3" json:"backends,omitempty"`
 	// Tracked connections that go on, and those that open or close.
 	Established      *ConnectionChange `protobuf:"bytes,6,opt,name=established,proto3" json:"established,omitempty"`
 	OpeningOrClosing *ConnectionChange `protobuf:"bytes,7,opt,name=opening_or_closing,json=openingOrClosing,proto3" json:"opening_or_closing,omitempty"`
 	// Further connections of the service are not tracked.
-	QuotaReached  bool `protobuf:"varint,8,opt,name=quota_reached,json=quotaReached,proto3" json:"quota_reached,omitempty"`
+	QuotaReached bool `protobuf:"varint,8,opt,name=quota_reached,json=quotaReached,proto3" json:"quota_reached,omitempty"`
+	// Not empty: an earlier service, whose table is this one's, too, and so its shares.
+	SharesAs      string `protobuf:"bytes,9,opt,name=shares_as,json=sharesAs,proto3" json:"shares_as,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3155,6 +3158,13 @@ func (x *ServiceChange) GetQuotaReached() bool {
 		return x.QuotaReached
 	}
 	return false
+}
+
+func (x *ServiceChange) GetSharesAs() string {
+	if x != nil {
+		return x.SharesAs
+	}
+	return ""
 }
 
 type ShareChange struct {
@@ -4530,7 +4540,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\vFieldChange\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\tR\x05after\"\x9b\x03\n" +
+	"\x05after\x18\x03 \x01(\tR\x05after\"\xb8\x03\n" +
 	"\rServiceChange\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
 	"\aentries\x18\x02 \x01(\rR\aentries\x12'\n" +
@@ -4539,7 +4549,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\bbackends\x18\x05 \x03(\v2#.guideway.controller.v1.ShareChangeR\bbackends\x12J\n" +
 	"\vestablished\x18\x06 \x01(\v2(.guideway.controller.v1.ConnectionChangeR\vestablished\x12V\n" +
 	"\x12opening_or_closing\x18\a \x01(\v2(.guideway.controller.v1.ConnectionChangeR\x10openingOrClosing\x12#\n" +
-	"\rquota_reached\x18\b \x01(\bR\fquotaReached\"U\n" +
+	"\rquota_reached\x18\b \x01(\bR\fquotaReached\x12\x1b\n" +
+	"\tshares_as\x18\t \x01(\tR\bsharesAs\"U\n" +
 	"\vShareChange\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\x01R\x06before\x12\x14\n" +

@@ -337,7 +337,7 @@ type ServiceComparison struct {
 	EntriesChanged uint32 `protobuf:"varint,3,opt,name=entries_changed,json=entriesChanged,proto3" json:"entries_changed,omitempty"`
 	// Of these, those between backends that both tables have.
 	EntriesMoved uint32 `protobuf:"varint,4,opt,name=entries_moved,json=entriesMoved,proto3" json:"entries_moved,omitempty"`
-	// In order of name: the members of either plan.
+	// In order of name: the members of either plan. Empty where `shares_as` has a name.
 	Backends []*BackendShare `protobuf:"bytes,5,rep,name=backends,proto3" json:"backends,omitempty"`
 	// Connections that go on: established TCP, and flows of other protocols with
 	// more than one packet.
@@ -345,7 +345,11 @@ type ServiceComparison struct {
 	// Connections of which one packet was seen, or a FIN or RST.
 	OpeningOrClosing *ConnectionOutcomes `protobuf:"bytes,7,opt,name=opening_or_closing,json=openingOrClosing,proto3" json:"opening_or_closing,omitempty"`
 	// The service holds its quota of connections: others of it are not tracked.
-	QuotaReached  bool `protobuf:"varint,8,opt,name=quota_reached,json=quotaReached,proto3" json:"quota_reached,omitempty"`
+	QuotaReached bool `protobuf:"varint,8,opt,name=quota_reached,json=quotaReached,proto3" json:"quota_reached,omitempty"`
+	// Not empty: the service that this one shares its tables with, before and after,
+	// which comes earlier and has the shares of both. Ten thousand services of a
+	// hundred pools have a hundred lists of shares.
+	SharesAs      string `protobuf:"bytes,9,opt,name=shares_as,json=sharesAs,proto3" json:"shares_as,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -434,6 +438,13 @@ func (x *ServiceComparison) GetQuotaReached() bool {
 		return x.QuotaReached
 	}
 	return false
+}
+
+func (x *ServiceComparison) GetSharesAs() string {
+	if x != nil {
+		return x.SharesAs
+	}
+	return ""
 }
 
 type BackendShare struct {
@@ -3677,7 +3688,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\bservices\x18\x02 \x03(\v2(.guideway.forwarder.v1.ServiceComparisonR\bservices\x12)\n" +
 	"\x10restart_required\x18\x03 \x01(\tR\x0frestartRequired\x120\n" +
 	"\x14untracked_table_full\x18\x04 \x01(\x04R\x12untrackedTableFull\x12'\n" +
-	"\x0funtracked_quota\x18\x05 \x01(\x04R\x0euntrackedQuota\"\xa1\x03\n" +
+	"\x0funtracked_quota\x18\x05 \x01(\x04R\x0euntrackedQuota\"\xbe\x03\n" +
 	"\x11ServiceComparison\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
 	"\aentries\x18\x02 \x01(\rR\aentries\x12'\n" +
@@ -3686,7 +3697,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\bbackends\x18\x05 \x03(\v2#.guideway.forwarder.v1.BackendShareR\bbackends\x12K\n" +
 	"\vestablished\x18\x06 \x01(\v2).guideway.forwarder.v1.ConnectionOutcomesR\vestablished\x12W\n" +
 	"\x12opening_or_closing\x18\a \x01(\v2).guideway.forwarder.v1.ConnectionOutcomesR\x10openingOrClosing\x12#\n" +
-	"\rquota_reached\x18\b \x01(\bR\fquotaReached\"t\n" +
+	"\rquota_reached\x18\b \x01(\bR\fquotaReached\x12\x1b\n" +
+	"\tshares_as\x18\t \x01(\tR\bsharesAs\"t\n" +
 	"\fBackendShare\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12%\n" +
 	"\x0eentries_before\x18\x02 \x01(\rR\rentriesBefore\x12#\n" +
