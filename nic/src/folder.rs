@@ -22,6 +22,26 @@ use rustix::process::geteuid;
 /// Anybody but the owner may write.
 const OTHERS_WRITE: u32 = 0o022;
 
+/// Reads a file that an administrator names, anywhere, and by way of links if it has to:
+/// a regular one of at most `bytes_max` bytes. Nothing else is waited for: a named pipe
+/// would hold up its reader until somebody writes, and a device has no end.
+pub fn read_named(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let kind = FileType::from_raw_mode(fstat(&file)?.st_mode);
+    if kind != FileType::RegularFile {
+        let why = format!("is a {}: name a regular file", word(kind));
+        return Err(io::Error::new(ErrorKind::InvalidInput, why));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        let why = format!("holds more than {bytes_max} bytes: is it the right file?");
+        return Err(io::Error::new(ErrorKind::InvalidData, why));
+    }
+    Ok(bytes)
+}
+
 /// An open directory. See the module.
 #[derive(Debug)]
 pub struct Folder {
@@ -271,6 +291,27 @@ mod tests {
         assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
         assert_eq!(folder.read("plan.json").unwrap().unwrap(), b"old");
         assert!(folder.file("../precious").is_err(), "it lies outside");
+    }
+
+    #[test]
+    fn only_a_regular_file_of_some_size_is_read_and_nothing_is_waited_for() {
+        let (above, _folder) = folder();
+        let at = |name: &str| above.path().join(name);
+        let why = |path: &Path| read_named(path, 4).unwrap_err().to_string();
+        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        let _listener = UnixListener::bind(at("socket")).unwrap();
+        assert_eq!(why(&at("pipe")), "is a named pipe: name a regular file");
+        assert_eq!(why(Path::new("/dev/zero")), "is a device: name a regular file");
+        assert_eq!(why(above.path()), "is a directory: name a regular file");
+        assert!(read_named(&at("socket"), 4).is_err());
+        assert_eq!(read_named(&at("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);
+        std::fs::write(at("file"), "1234").unwrap();
+        symlink(at("file"), at("link")).unwrap();
+        symlink(at("pipe"), at("link-to-pipe")).unwrap();
+        assert_eq!(read_named(&at("link"), 4).unwrap(), b"1234");
+        assert_eq!(why(&at("link-to-pipe")), "is a named pipe: name a regular file");
+        std::fs::write(at("file"), "12345").unwrap();
+        assert_eq!(why(&at("file")), "holds more than 4 bytes: is it the right file?");
     }
 
     #[test]

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use datapath::Secret;
 
+/// A secret has some tens of bytes.
+const BYTES_MAX: u64 = 64 << 10;
+
 /// Why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
@@ -87,7 +90,7 @@ pub fn key_id_of(path: Option<&Path>) -> String {
 
 /// Reads the file, the same way as the controller does.
 pub fn read(path: &Path) -> Result<Secret, SecretError> {
-    let content = std::fs::read(path)
+    let content = nic::folder::read_named(path, BYTES_MAX)
         .map_err(|error| SecretError::Unreadable { path: path.to_owned(), error })?;
     Secret::from_file_content(&content).ok_or_else(|| SecretError::Short { path: path.to_owned() })
 }
@@ -95,6 +98,15 @@ pub fn read(path: &Path) -> Result<Secret, SecretError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_that_is_a_named_pipe_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.ends_with("key: is a named pipe: name a regular file"), "{error}");
+    }
 
     #[test]
     fn a_short_or_missing_secret_names_file_and_cure() {
