@@ -109,7 +109,7 @@ drop_reasons! {
         "A flood of pings; each source network keeps a share of its own."
     NoBackend "no_backend"
         "The service has no backend that takes new connections."
-        "Every backend is down, draining or disabled; `guideway show backends` says why."
+        "Every backend is down, draining or disabled; `guideway show backends` says why. Where other clusters take over (`spill`), none of their prefixes has the packet's family."
     NoNeighbour "no_neighbour"
         "The next hop to the backend is not known."
         "No route to the backend, or no answer to ARP or neighbour discovery from the next hop."

@@ -565,7 +565,8 @@ pub(crate) fn spill<'m>(
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
     let Packet { headers, hash, recursion_limit } = packet;
-    let Some(permitted) = recursion_limit.spill().filter(|_| !service.spill.is_empty()) else {
+    let has_cluster = service.spill.iter().any(|spill| spill.family == headers.key.family);
+    let Some(permitted) = recursion_limit.spill().filter(|_| has_cluster) else {
         return Err(DropReason::NoBackend);
     };
     let spilled =

@@ -478,6 +478,20 @@ fn a_service_without_backends_is_served_by_the_other_cluster() {
 }
 
 #[test]
+fn a_packet_whose_family_no_cluster_takes_has_no_backend() {
+    let (first, _) = clusters();
+    let inner = tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn);
+    let with_spills = |spills: &[&str]| {
+        let mut plan = first.view.plan.message.clone();
+        plan.services[0].spill = spills.iter().copied().map(spill_to).collect();
+        Machine::new(plan, 100).forward(0, &inner).0
+    };
+    assert_eq!(with_spills(&["2001:db8::/64"]), Verdict::Drop(DropReason::NoBackend));
+    let both = with_spills(&["2001:db8::/64", "198.51.100.0/24"]);
+    assert!(matches!(both, Verdict::Redirect(_)), "{both:?}");
+}
+
+#[test]
 fn a_spilled_packet_is_never_spilled_again() {
     let (mut first, mut second) = clusters();
     let (_, _, spilled) = first.forward(0, &tcp(u32::from_be_bytes(CLIENT), 5, Tcp::Syn));
