@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use datapath::encapsulate::{IPV6_BYTES_MIN, overhead_bytes};
 use datapath::multipath::Selection;
@@ -140,8 +141,16 @@ impl Replay {
     /// Forwards a batch of one millisecond and writes what comes of it.
     fn run(&mut self, batch: &mut Vec<Packet>, outputs: &mut Outputs) -> Result<(), Failure> {
         let Some(first) = batch.first() else { return Ok(()) };
+        let is_first = self.now_ns == 0;
         self.now_ns = self.now_ns.max(first.timestamp_ns);
-        self.balancer.set_time(self.now_ns / 1_000_000);
+        let now_ms = self.now_ns / 1_000_000;
+        self.balancer.set_time(now_ms);
+        if is_first {
+            // The datapath's clock begins with the lower 32 bits of this. Marks of
+            // traced packets have all of it.
+            let unix_offset_ms = now_ms - u64::from(now_ms as u32);
+            self.balancer.view.unix_offset_ms.store(unix_offset_ms as i64, Ordering::Relaxed);
+        }
         let received: Vec<&[u8]> = batch
             .iter()
             .filter(|packet| refusal(packet).is_none())
@@ -327,7 +336,66 @@ fn journey_json(plan: &Plan, frame: u64, verdict: Verdict, journey: &Journey) ->
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use datapath::trace::{Mark, PACKET_BYTES, sign};
+
     use super::*;
+
+    /// A packet marked for the tracer when it was captured.
+    fn marked(secret: &Secret, unix_ms: u64) -> Vec<u8> {
+        let mut frame = Vec::new();
+        let payload = vec![0; usize::from(PACKET_BYTES) - 28];
+        etherparse::PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ipv4([192, 0, 2, 1], [203, 0, 113, 1], 60)
+            .udp(9, 53)
+            .write(&mut frame, &payload)
+            .unwrap();
+        let key = headers::parse(&frame).unwrap().unwrap().key;
+        let mark = Mark { receiver: "192.0.2.99".parse().unwrap(), port: 7777, nonce: unix_ms };
+        let mark = sign(&secret.trace_key().unwrap(), &mark, unix_ms, &key);
+        let at = frame.len() - mark.len();
+        frame[at..].copy_from_slice(&mark);
+        frame
+    }
+
+    #[test]
+    fn marks_are_recognised_in_captures_of_any_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
+        std::fs::write(path("secret"), SECRET).unwrap();
+        std::fs::set_permissions(path("secret"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        let secret = Secret::from_file_content(SECRET).unwrap();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let message = json!({
+            "generation": "1",
+            "cluster": {"name": "test", "keyId": secret.key_id()},
+            "machine": {"name": "lb-1", "addresses": ["10.0.0.1"]},
+            "services": [{"name": "web", "vips": [{"address": "203.0.113.1"}]}],
+        });
+        std::fs::write(path("plan.json"), message.to_string()).unwrap();
+        for taken_ms in [now.as_millis() as u64, 1_000, u64::from(u32::MAX) - 100] {
+            let mut capture = Writer::create(&path("in.pcap")).unwrap();
+            for unix_ms in [taken_ms, taken_ms + 500, taken_ms + 100_000] {
+                let frame = marked(&secret, unix_ms);
+                capture.write(unix_ms * 1_000_000, frame.len() as u32, &frame).unwrap();
+            }
+            capture.finish().unwrap();
+            let counters = replay(&Options {
+                plan: path("plan.json"),
+                input: path("in.pcap"),
+                output: path("out.pcap"),
+                passed: None,
+                counters: None,
+                journeys: None,
+                secret_file: Some(path("secret")),
+                egress_mtu: 1500,
+                batch: 64,
+            });
+            assert_eq!(counters.unwrap()["originated"], json!({"report": 3}), "{taken_ms} ms");
+        }
+    }
 
     #[test]
     fn an_egress_mtu_too_small_for_ipv6_is_refused_with_the_service_and_what_it_takes() {
