@@ -140,7 +140,7 @@ func (p *Part) own() uint64 {
 	return p.Own.Agreed()
 }
 
-// known generation that was come to by steps: this machine's; where it has none, the
+// known generation, which steps led to: this machine's; where it has none, the
 // latest that the others have.
 func (p *Part) known() uint64 {
 	generation := p.own()
@@ -156,7 +156,7 @@ func (p *Part) known() uint64 {
 }
 
 // stored map, if it can be used, is no older than the one that this machine has, and was
-// come to from there by steps.
+// made from there by steps.
 func (p *Part) stored() *buckets.Map {
 	if p.Seen == nil {
 		return nil
@@ -272,7 +272,7 @@ func (p *Part) Missing() string {
 	case stored.Map == nil:
 		return "etcd's bucket map of it is damaged: " + stored.Problem
 	case stored.Map.Generation > p.own():
-		return fmt.Sprintf("etcd's bucket map of it has generation %d, and %d is known: it was not come to by steps, so somebody else has written it; it is not followed, and the known one is written again", stored.Map.Generation, p.known())
+		return fmt.Sprintf("its bucket map in etcd has generation %d but %d is known: a jump that large was not made by Guideway; the map is ignored, and the known one is written again", stored.Map.Generation, p.known())
 	}
 	return "etcd's bucket map of it is older than the one here: was etcd restored?"
 }

@@ -420,7 +420,7 @@ func TestAMapWhoseGenerationJumpsIsNotFollowedAndMovesGoOn(t *testing.T) {
 		f.stored["web"] = agreement.Stored{Map: &jumped, Revision: f.revision}
 		f.told["lb-9"] = agreement.Told{Shard: "default", Maps: map[string]uint64{"web": math.MaxUint64}}
 		f.exchange()
-		if view := f.machines[1].state.View(false).Services[0].Buckets.Agreement; !strings.Contains(view.Problem, "was not come to by steps") {
+		if view := f.machines[1].state.View(false).Services[0].Buckets.Agreement; !strings.Contains(view.Problem, "was not made by Guideway") {
 			t.Errorf("generation %d: %q", generation, view.Problem)
 		}
 		f.pass(2 * time.Second)

@@ -188,7 +188,7 @@ func (m *Map) NamesOthers(known map[string]Backend) bool {
 
 // FromPlan is the map that a forwarder runs, where nothing else is known of it:
 // all that it names may have connections, and have had them until now. A generation
-// that was not come to by steps is forgotten.
+// that is out of range is forgotten.
 func FromPlan(plan *planv1.BucketMap, addresses map[string]netip.Addr, now time.Time) *Map {
 	m := &Map{Generation: plan.GetGeneration(), Addresses: addresses, Unserved: len(plan.GetByBucket()) == 0}
 	if m.Generation > GenerationMax {

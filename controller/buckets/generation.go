@@ -1,6 +1,6 @@
 package buckets
 
-// Generations count steps, so one that lies far ahead was not come to by steps: it was
+// Generations count steps, so one that lies far ahead was not made by steps: it was
 // written by hand, or by somebody who would have all others count from there, up to where
 // the number has no room. Such a one is refused, and numbers never wrap.
 

@@ -90,7 +90,7 @@ func (r *reader) backends() error {
 		return errors.New("it names no service, or no generation")
 	}
 	if r.stored.Generation > GenerationMax || r.stored.MadeOf > r.stored.Generation {
-		return fmt.Errorf("generation %d, made of %d, was not come to by steps", r.stored.Generation, r.stored.MadeOf)
+		return fmt.Errorf("generation %d, made of %d, was not made by Guideway", r.stored.Generation, r.stored.MadeOf)
 	}
 	seen := map[string]bool{"": true}
 	for _, backend := range r.stored.Backends {

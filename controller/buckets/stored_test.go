@@ -67,9 +67,9 @@ func TestADamagedMapIsRefused(t *testing.T) {
 		{`{`, `[`, ""},
 		{`"steps":[`, `"steps":[{"generation":"3"},`, "no time"},
 		{`"steps":[`, `"steps":[{"generation":"9","at":"2026-01-01T00:00:00Z"},`, "step 9 is after the map"},
-		{`"generation":"4"`, `"generation":"18446744073709551615"`, "was not come to by steps"},
-		{`"generation":"4"`, `"generation":"4611686018427387905"`, "was not come to by steps"},
-		{`"generation":"4"`, `"generation":"4","madeOf":"5"`, "was not come to by steps"},
+		{`"generation":"4"`, `"generation":"18446744073709551615"`, "was not made by Guideway"},
+		{`"generation":"4"`, `"generation":"4611686018427387905"`, "was not made by Guideway"},
+		{`"generation":"4"`, `"generation":"4","madeOf":"5"`, "was not made by Guideway"},
 	} {
 		damaged := strings.Replace(text, c.from, c.to, 1)
 		if damaged == text {

@@ -457,7 +457,7 @@ func TestAGenerationThatJumpsIsRefusedAndTheNextConfigIsTaken(t *testing.T) {
 	two.until("etcd was read", runs(1))
 	f.etcd.Ctl("put", "/guideway/c1/current", `{"generation": "18446744073709551615", "digest": "d", "parts": 1}`)
 	one.until("it is told", func(s *controllerv1.GetStateResponse) bool {
-		return strings.Contains(s.Config.Etcd.GetUnusable()+s.Config.Problem, "was not come to by steps")
+		return strings.Contains(s.Config.Etcd.GetUnusable()+s.Config.Problem, "was not made by Guideway")
 	})
 	done, err := one.applyShared(f.shared(secondBackend), &controllerv1.ApplyOrder{Generation: one.running()})
 	if err != nil || done.Number != 2 {

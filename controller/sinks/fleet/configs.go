@@ -230,7 +230,7 @@ func (s *Store) StoreText(ctx context.Context, seen Seen, above uint64, text []b
 	return &Config{Current: &fleetv1.Current{Generation: generation, Digest: digestOf(text), Parts: uint32(len(parts))}, Text: text}, nil
 }
 
-// nextGeneration after those that were come to by steps from one that runs.
+// nextGeneration after those that steps lead to from one that runs.
 func nextGeneration(running uint64, seen Seen) uint64 {
 	latest := running
 	for _, stored := range []uint64{seen.Current.GetGeneration(), seen.Canary.GetConfig().GetGeneration()} {

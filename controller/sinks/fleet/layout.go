@@ -150,7 +150,7 @@ func CheckNext(running, next *fleetv1.Current) error {
 	const cure = "apply the config that is to run once more (`guideway config apply`, or `guideway config rollback`), which gives it a higher generation than every machine has, or take what etcd holds by `guideway reload --accept-older` on each machine"
 	switch {
 	case isJump(running, next):
-		return fmt.Errorf("etcd holds config generation %d, and %d runs here: it was not come to by steps, so somebody else has written it; %s", next.GetGeneration(), running.GetGeneration(), cure)
+		return fmt.Errorf("etcd holds config generation %d but %d runs here: a jump that large was not made by Guideway; %s", next.GetGeneration(), running.GetGeneration(), cure)
 	case next.GetGeneration() < running.GetGeneration():
 		return fmt.Errorf("etcd holds config generation %d, and %d runs here: was etcd restored from an older snapshot? %s", next.GetGeneration(), running.GetGeneration(), cure)
 	case next.GetGeneration() == running.GetGeneration() && next.GetDigest() != running.GetDigest():

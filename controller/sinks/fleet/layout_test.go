@@ -108,9 +108,9 @@ func TestAMachineGoesToHigherGenerationsOnly(t *testing.T) {
 		{at(2, "a"), at(2, "a"), ""},
 		{at(2, "a"), at(2, "b"), "another config under generation 2"},
 		{at(2, "a"), at(2+1<<32, "b"), ""},
-		{at(2, "a"), at(3+1<<32, "b"), "was not come to by steps"},
-		{at(2, "a"), at(math.MaxUint64, "b"), "was not come to by steps"},
-		{nil, at(math.MaxUint64, "b"), "was not come to by steps"},
+		{at(2, "a"), at(3+1<<32, "b"), "was not made by Guideway"},
+		{at(2, "a"), at(math.MaxUint64, "b"), "was not made by Guideway"},
+		{nil, at(math.MaxUint64, "b"), "was not made by Guideway"},
 		{at(3, "a"), at(2, "a"), "holds config generation 2, and 3 runs here"},
 	} {
 		err := CheckNext(test.running, test.next)
