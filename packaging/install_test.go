@@ -86,7 +86,7 @@ var ownersWanted = []string{
 	"/var/lib/guideway guideway:guideway 700",
 	"/var/lib/guideway-forwarder root:root 700",
 	"/etc/guideway/cluster.key root:guideway 640",
-	"/etc/guideway/guideway.yaml root:root 644",
+	"/etc/guideway/guideway.yaml root:guideway 640",
 	"/etc/guideway/agent.yaml root:root 644",
 }
 
@@ -116,6 +116,10 @@ func TestInstallMakesUsersDirectoriesAndASecretThatStays(t *testing.T) {
 		t.Errorf("the second time it said %s", said)
 	}
 	m.owns(ownersWanted...)
+	// What somebody chose stays, as the file itself does.
+	m.inside("chown root:guideway-operate /etc/guideway/guideway.yaml; chmod 664 /etc/guideway/guideway.yaml")
+	m.install()
+	m.owns("/etc/guideway/guideway.yaml root:guideway-operate 664")
 	if again := m.inside("cat /etc/guideway/cluster.key /etc/guideway/guideway.yaml"); again != key+"mine\n" {
 		t.Errorf("secret or config changed to %s", again)
 	}
@@ -146,7 +150,7 @@ func TestInstallMovesWhatAnOlderVersionLeft(t *testing.T) {
 			t.Errorf("it did not say %q: %s", wanted, said)
 		}
 	}
-	m.owns("/run/guideway root:root 755", "/var/lib/guideway guideway:guideway 700", "/var/lib/guideway-forwarder root:root 700",
+	m.owns("/etc/guideway/guideway.yaml root:guideway 640", "/run/guideway root:root 755", "/var/lib/guideway guideway:guideway 700", "/var/lib/guideway-forwarder root:root 700",
 		"/var/lib/guideway-forwarder/plan.json root:root 600", "/var/lib/guideway/drains.json guideway:guideway 644")
 	if groups := m.inside("id -nG alice"); strings.TrimSpace(groups) != "alice guideway-operate" {
 		t.Errorf("alice's groups are %s", groups)

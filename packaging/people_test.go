@@ -81,6 +81,13 @@ may_not guideway touch /run/guideway/mine
 may_not guideway ls /var/lib/guideway-forwarder
 may_not alice cat /etc/guideway/cluster.key
 may_not guideway-speaker cat /etc/guideway/cluster.key
+may_not alice cat /etc/guideway/guideway.yaml
+may_not guideway touch /etc/guideway/guideway.yaml
+(cat /etc/guideway/guideway.yaml; echo '# new') >$STAGE/new.yaml; chmod 644 $STAGE/new.yaml
+may bob $g config plan $STAGE/new.yaml
+may root $g config apply $STAGE/new.yaml --config /etc/guideway/guideway.yaml
+tail -n 1 /etc/guideway/guideway.yaml
+stat -c '%n %U:%G %a' /etc/guideway/guideway.yaml
 may_not guideway-speaker ls /var/lib/guideway
 may_not guideway ls /var/lib/guideway-speaker
 may_not bob ls /var/lib/guideway
@@ -95,6 +102,8 @@ may_not guideway cat /run/guideway/forwarder.lock
 		"/run/guideway/controller/controller-view.sock guideway:guideway-view 660",
 		"/run/guideway/speaker/speaker.sock guideway-speaker:guideway-view 660",
 		"announcing what is desired",
+		"+# new\n",
+		"; it is number 2 of the history\n# new\n/etc/guideway/guideway.yaml root:guideway 640\n",
 		"config is good: 1 service, 1 vip, 2 backends\n",
 		"wanted and running",
 		"member of the group guideway-operate",

@@ -21,6 +21,7 @@ main() {
     install_config
     if [[ -z $destdir ]]; then
         make_users
+        protect_config
         move_members
         move_state
         make_directories
@@ -74,9 +75,28 @@ install_config() {
         else
             install -d "${target%/*}"
             sed "s|/etc/guideway|$etc|g" "$file" >"$target"
-            chmod 644 "$target"
+            chmod "$(mode_of "${file##*/}")" "$target"
         fi
     done
+}
+
+# Health checks of the controller's config may have tokens among their headers. A package
+# gives that file to the group guideway, as protect_config does here.
+mode_of() {
+    case $1 in
+        guideway.yaml) echo 640 ;;
+        *) echo 644 ;;
+    esac
+}
+
+# Of the config that is new, or has the owner and mode that older versions gave it.
+protect_config() {
+    local config=$etc/guideway.yaml
+    if [[ -f $config && ! -L $config && $(stat -c '%U:%G %a' "$config") =~ ^root:root\ 64[04]$ ]]; then
+        chown root:guideway "$config"
+        chmod 640 "$config"
+        say "$config is for root and the controller (root:guideway, 0640)"
+    fi
 }
 
 # By systemd where it is, else by hand.
