@@ -19,10 +19,12 @@ mod multipath;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use daemon::files::read_regular;
 use ebpf::xdp::ModePreference;
 use saphyr::{LoadableYamlNode, MarkedYaml};
 use wire::IpPrefix;
@@ -33,6 +35,10 @@ pub use keys::{KEY_ID_BYTES, Keys, Peers};
 /// Entries of each table of the program: `ADDRESSES_MAX` in bpf/. A
 /// hundred times the largest cluster that was tried; more are refused here.
 pub const ADDRESSES_MAX: usize = 4096;
+
+/// Of the config and of the key file: [`ADDRESSES_MAX`] agents whose names have 255 bytes
+/// take 2 MiB of each. Longer files are refused.
+const FILE_BYTES_MAX: usize = 4 << 20;
 
 /// Where controllers receive agents' messages, unless a port is given.
 const CONTROLLER_PORT: u16 = 9475;
@@ -100,7 +106,7 @@ impl Config {
     /// Reads a file.
     pub fn load(file: &Path) -> Result<Config, ConfigError> {
         let name = file.display().to_string();
-        let text = std::fs::read_to_string(file).map_err(|error| {
+        let text = read_text(file).map_err(|error| {
             ConfigError(vec![format!("cannot read {name}: {error}; --config names the file")])
         })?;
         let mut config = Config::parse(&name, &text)?;
@@ -247,6 +253,12 @@ fn read_pin(reader: &mut Reader, node: &Node, config: &mut Config) {
     config.pin = Some(directory);
 }
 
+/// A file's text, which is UTF-8.
+fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = read_regular(path, FILE_BYTES_MAX)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
 /// There is a BPF file system, and this is the machine's own network namespace: agents of
 /// others would take the same directory for theirs.
 fn may_pin_by_default() -> bool {
@@ -262,7 +274,7 @@ fn read_keys(reader: &mut Reader, node: &Node) -> Option<(Keys, Peers)> {
     let path = reader.text(node)?;
     let path = reader.beside(&path);
     let cure = "print it by `guideway config backend NAME` on a load balancer, with mode 0600";
-    let text = match std::fs::read_to_string(&path) {
+    let text = match read_text(&path) {
         Ok(text) => text,
         Err(error) => {
             reader.refuse(node, &format!("cannot read {}: {error}; {cure}", path.display()));

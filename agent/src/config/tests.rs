@@ -180,6 +180,27 @@ fn with_keys_the_load_balancers_are_the_controllers_unless_others_are_named() {
 }
 
 #[test]
+fn a_fifo_in_a_files_place_is_refused_and_hangs_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let name = pipe.display().to_string();
+    let text = format!(
+        "{{interface: eth0, load_balancers: [10.0.0.1], vips: [10.9.0.1], key_file: {name}}}"
+    );
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let loaded = [Config::parse("agent.yaml", &text), Config::load(&pipe)];
+        sender.send(loaded.map(|config| config.unwrap_err().to_string()))
+    });
+    let errors = receiver.recv_timeout(Duration::from_secs(10)).expect("it hangs");
+    for error in errors {
+        let expected = format!("cannot read {name}: it is no regular file; ");
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+#[test]
 fn a_key_file_may_have_keys_of_other_agents() {
     let given = "load_balancers: [10.0.0.1]\nkey_file: agent.key\n";
     assert_eq!(parse_with_keys(KEY_FILE, given).unwrap().peers, Peers::default());
