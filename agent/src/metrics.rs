@@ -1,12 +1,10 @@
 //! The counters for Prometheus: their list, of which docs/counters.md is made
-//! (`make generate`), and a server of one page.
+//! (`make generate`), and their page.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use daemon::metrics::{Labelled, Page};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
+use daemon::metrics::{Labelled, Page, SharedPage, http};
+use tokio::net::TcpListener;
 
 use crate::messages::{Exchange, Exchanges, RESULTS};
 use crate::mss::FAMILIES;
@@ -15,68 +13,16 @@ use crate::program::Counters;
 use crate::redirects::{EVENTS, Shared, State};
 use crate::timestamps;
 
-/// The longest request that is read; a scraper's has some 200 bytes.
-const REQUEST_BYTES_MAX: usize = 8192;
-
-/// One request after the other; a slow client has this long.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// Serves the counters, for ever; does nothing without a listener.
 pub async fn serve(
     listener: Option<TcpListener>,
-    counters: &Counters,
-    exchanges: &Exchanges,
-    rules: &Shared,
+    counters: Arc<Counters>,
+    exchanges: Exchanges,
+    rules: Shared,
 ) {
     let Some(listener) = listener else { return std::future::pending().await };
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                // A client that is slow or gone is its own loss.
-                let _ = timeout(REQUEST_TIMEOUT, answer(stream, counters, exchanges, rules)).await;
-            }
-            Err(error) => {
-                tracing::warn!("cannot accept a request for metrics: {error}");
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-        }
-    }
-}
-
-async fn answer(
-    mut stream: TcpStream,
-    counters: &Counters,
-    exchanges: &Exchanges,
-    rules: &Shared,
-) -> std::io::Result<()> {
-    let mut request = Vec::new();
-    while !request.windows(4).any(|window| window == b"\r\n\r\n")
-        && request.len() < REQUEST_BYTES_MAX
-    {
-        if stream.read_buf(&mut request).await? == 0 {
-            return Ok(());
-        }
-    }
-    let (status, body) = match path(&request) {
-        Some("/metrics") => match counters.read() {
-            Ok(counts) => ("200 OK", page(&counts, counters, &exchanges.read(), &rules.read())),
-            Err(problem) => ("500 Internal Server Error", problem),
-        },
-        Some("/healthz") => ("200 OK", "ok\n".to_string()),
-        _ => ("404 Not Found", "only /metrics and /healthz are here\n".to_string()),
-    };
-    let len = body.len();
-    let response = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
-    );
-    stream.write_all(response.as_bytes()).await
-}
-
-/// The path that a GET names, without its query.
-fn path(request: &[u8]) -> Option<&str> {
-    let line = std::str::from_utf8(request.split(|&byte| byte == b'\r').next()?).ok()?;
-    let target = line.strip_prefix("GET ")?.split(' ').next()?;
-    target.split('?').next()
+    let render = move || page(&counters, &exchanges.read(), &rules.read());
+    http::serve(listener, SharedPage::cheap(render)).await;
 }
 
 daemon::define_metrics! {
@@ -107,9 +53,12 @@ daemon::define_metrics! {
 }
 
 /// The page, of what could be read.
-fn page(counts: &Counts, counters: &Counters, exchanges: &[Exchange], rules: &State) -> String {
+fn page(counters: &Counters, exchanges: &[Exchange], rules: &State) -> String {
     let mut page = Page::default();
-    outcomes(&mut page, counts);
+    match counters.read() {
+        Ok(counts) => outcomes(&mut page, &counts),
+        Err(problem) => tracing::warn!("cannot read counters for metrics: {problem}"),
+    }
     classifiers(&mut page, counters);
     let count = |name: &&'static str| (*name, rules.events.get(*name).copied().unwrap_or_default());
     family(&mut page, &REDIRECTS, EVENTS.iter().map(count));
@@ -187,13 +136,5 @@ mod tests {
             let ending = format!("\"{}\"}} {}\n", outcome.name, index + 100);
             assert_eq!(page.matches(&ending).count(), 1, "{ending}");
         }
-    }
-
-    #[test]
-    fn only_gets_have_a_path() {
-        assert_eq!(path(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n"), Some("/metrics"));
-        assert_eq!(path(b"POST /metrics HTTP/1.1\r\n\r\n"), None);
-        assert_eq!(path(b"\xff\r\n\r\n"), None);
-        assert_eq!(path(b""), None);
     }
 }

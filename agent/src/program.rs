@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
@@ -33,7 +34,7 @@ const OUT_PROGRAM: &str = "gw_agent_out";
 /// The program; detached when dropped, unless it is pinned.
 pub struct Program {
     object: Ebpf,
-    counters: Counters,
+    counters: Arc<Counters>,
     /// Empty: not attached yet.
     links: Vec<Link>,
 }
@@ -65,7 +66,7 @@ impl Program {
         for name in [MSS_PROGRAM, IN_PROGRAM, OUT_PROGRAM] {
             ebpf::verify(name, ebpf::program::<SchedClassifier>(&mut object, name)?.load())?;
         }
-        Ok(Program { object, counters, links: Vec::new() })
+        Ok(Program { object, counters: Arc::new(counters), links: Vec::new() })
     }
 
     /// Opens tunnels as the config says.
@@ -177,7 +178,7 @@ impl Program {
     }
 
     /// What it counts.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 }

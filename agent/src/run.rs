@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use daemon::notify::Manager;
@@ -64,7 +65,7 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
         rules: rules.clone(),
     };
     tokio::select! {
-        () = metrics::serve(listener, counters, &exchanges, &rules) => {}
+        () = metrics::serve(listener, Arc::clone(counters), exchanges, rules) => {}
         () = status::serve(&source) => {}
         result = messages.run(counters) => return result,
         result = redirects.run() => return result,

@@ -244,7 +244,7 @@ func (lab *Lab) waitAgents(ctx context.Context, limit time.Duration) error {
 			if _, err := lab.running(n.Name, "agent"); err != nil {
 				return err
 			}
-			_, err := lab.fetch(ctx, n, "http://"+agentMetrics+"/healthz")
+			_, err := lab.fetch(ctx, n, "http://"+agentMetrics+"/metrics")
 			return err
 		})
 		if err != nil {

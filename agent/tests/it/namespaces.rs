@@ -324,20 +324,50 @@ fn counters_are_served_and_systemd_is_notified() {
     assert!(terminate(agent));
 }
 
+/// Beside many that say nothing, say half, or do not read.
+#[test]
+fn slow_clients_keep_no_other_from_the_metrics() {
+    if !root_or_skip("slow_clients_keep_no_other_from_the_metrics") {
+        return;
+    }
+    let lab = Lab::new();
+    let fields = "interface: eth0, load_balancers: [10.66.0.1], metrics_listen: 127.0.0.1:9479";
+    let agent = Agent::start(lab.command(fields));
+    let request = b"GET /metrics HTTP/1.1\r\n\r\n";
+    let slow: Vec<TcpStream> = (0..90)
+        .map(|number| {
+            let mut stream = lab.backend.inside(|| TcpStream::connect("127.0.0.1:9479").unwrap());
+            let said = [0, request.len() / 2, request.len()][number % 3];
+            stream.write_all(&request[..said]).unwrap();
+            stream
+        })
+        .collect();
+    let asked = Instant::now();
+    assert!(lab.backend.inside(|| get_once("/metrics")).starts_with("HTTP/1.1 200"));
+    assert!(asked.elapsed() < LONG, "{:?}", asked.elapsed());
+    drop(slow);
+    assert!(terminate(agent));
+}
+
 fn get(path: &str) -> String {
     let deadline = Instant::now() + LONG;
     loop {
         // Counters follow the packets at once; what was just sent may still
         // be on its way.
         std::thread::sleep(Duration::from_millis(50));
-        let mut stream = TcpStream::connect("127.0.0.1:9479").unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        let answer = get_once(path);
         if !answer.contains("reason=\"gre_flags\"} 0") || Instant::now() > deadline {
             return answer;
         }
     }
+}
+
+fn get_once(path: &str) -> String {
+    let mut stream = TcpStream::connect("127.0.0.1:9479").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 #[test]

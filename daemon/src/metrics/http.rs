@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::observe::metrics::SharedPage;
+use super::SharedPage;
 
 /// A request's head; scrapers send some hundred bytes.
 const HEAD_BYTES_MAX: usize = 8 << 10;

@@ -4,7 +4,12 @@
 //! docs/counters.md are made of that list. There is no registry of values: the numbers
 //! live with who counts, and are needed by name at a scrape alone.
 
+pub mod http;
+mod shared;
+
 use std::fmt::{Display, Write};
+
+pub use shared::SharedPage;
 
 /// What kind of number a metric is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

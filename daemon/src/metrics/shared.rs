@@ -21,6 +21,7 @@ type Render = Arc<dyn Fn() -> String + Send + Sync>;
 #[derive(Clone)]
 pub struct SharedPage {
     render: Render,
+    age: Duration,
     state: Arc<Mutex<State>>,
 }
 
@@ -34,12 +35,17 @@ struct State {
 impl SharedPage {
     /// Made by `render`.
     pub fn new(render: impl Fn() -> String + Send + Sync + 'static) -> SharedPage {
-        SharedPage { render: Arc::new(render), state: Arc::default() }
+        SharedPage { render: Arc::new(render), age: AGE, state: Arc::default() }
+    }
+
+    /// The same of a page that costs little: each request gets one that was begun after it.
+    pub fn cheap(render: impl Fn() -> String + Send + Sync + 'static) -> SharedPage {
+        SharedPage { age: Duration::ZERO, ..SharedPage::new(render) }
     }
 
     /// The page of the latest second. While it is made, others wait for it.
     pub async fn get(&self) -> Arc<String> {
-        self.not_older(AGE).await
+        self.not_older(self.age).await
     }
 
     /// A page that was begun after this call. Callers that wait at the same
