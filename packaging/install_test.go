@@ -82,6 +82,7 @@ func (m machine) owns(wanted ...string) {
 
 var ownersWanted = []string{
 	"/run/guideway root:root 755",
+	"/run/guideway/agent root:root 700",
 	"/run/guideway/controller guideway:guideway 755",
 	"/var/lib/guideway guideway:guideway 700",
 	"/var/lib/guideway-forwarder root:root 700",

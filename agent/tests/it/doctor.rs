@@ -6,7 +6,11 @@
 //!                                                                   VIPs on lo
 //! ```
 
+use std::io::Write;
 use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -443,4 +447,64 @@ fn status_shows_what_the_agent_does() {
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
+}
+
+/// Where a former agent is asked, whose name any user can take.
+fn former_listener(namespace: &Namespace) -> UnixListener {
+    let name = SocketAddr::from_abstract_name("guideway-agent/eth0").unwrap();
+    namespace.inside(|| UnixListener::bind_addr(&name).unwrap())
+}
+
+#[test]
+fn nobody_can_take_the_socket_of_status() {
+    if !root_or_skip("nobody_can_take_the_socket_of_status") {
+        return;
+    }
+    let backend = Backend::new();
+    let _squatter = former_listener(&backend.namespace);
+    let agent = backend.agent();
+    let socket = socket_of(&backend);
+    let directory = std::fs::metadata(socket.parent().unwrap()).unwrap();
+    assert_eq!((directory.permissions().mode() & 0o7777, directory.uid()), (0o700, 0));
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+    // Trap: `ip netns exec` is root's.
+    other.args(["test", "-e"]).arg(&socket);
+    assert!(!other.status().unwrap().success(), "others reach it");
+    drop(agent); // killed: its socket may be left, and nobody listens there
+    assert!(!backend.command("status").output().unwrap().status.success());
+    let mut agent = backend.agent();
+    let next = Agent::start(backend.command("")); // in its place, as by an upgrade
+    testnet::run(&format!("kill {}", agent.child.id()));
+    agent.child.wait().unwrap();
+    assert_eq!(backend.status()["configured"]["interface"], "eth0", "the next one answers");
+    testnet::run(&format!("kill {}", next.child.id()));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while socket.exists() {
+        assert!(Instant::now() < deadline, "it is left");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Of the agent for eth0 of this namespace.
+fn socket_of(backend: &Backend) -> std::path::PathBuf {
+    let namespace =
+        backend.namespace.inside(|| std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino());
+    format!("/run/guideway/agent/{namespace}-eth0.sock").into()
+}
+
+#[test]
+fn an_agent_of_the_version_before_is_asked_by_its_former_name() {
+    if !root_or_skip("an_agent_of_the_version_before_is_asked_by_its_former_name") {
+        return;
+    }
+    let backend = Backend::new();
+    let agent = backend.agent();
+    let said = backend.status().to_string();
+    drop(agent);
+    let listener = former_listener(&backend.namespace);
+    let answering =
+        std::thread::spawn(move || listener.accept().unwrap().0.write_all(said.as_bytes()));
+    assert_eq!(backend.status()["configured"]["interface"], "eth0");
+    answering.join().unwrap().unwrap();
 }

@@ -1,16 +1,13 @@
 //! What the running agent does, as it says itself: for `guideway-agent status`, and for
 //! `doctor`.
 //!
-//! It is served on a unix socket with an abstract name. Such names belong to a network
-//! namespace, as interfaces do, so that agents of several namespaces do not meet; and
-//! nothing of it is left in the file system. What is said there is nothing that metrics
-//! do not show, too; nothing is read from who connects.
+//! It is served on a unix socket (socket.rs); nothing is read from who connects.
+
+mod socket;
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::net::IpAddr;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -33,8 +30,8 @@ use crate::timestamps;
 /// How long the agent writes to one client, and a client waits for the agent.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Between two attempts to get the name, which a predecessor may still have.
-const RETRY: Duration = Duration::from_secs(1);
+/// After a failure of the machine's own.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// All that an agent says of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -253,16 +250,18 @@ fn services(exchanges: &[Exchange]) -> Vec<Served> {
     services
 }
 
-fn name_of(interface: &str) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("guideway-agent/{interface}"))
-}
-
 /// Serves the status, for ever.
 pub async fn serve(source: &Source<'_>) {
-    let listener = bound(&source.config.interface).await;
+    let listener = match socket::Listener::bind(&source.config.interface) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::warn!("`guideway-agent status` does not reach this agent: {error}");
+            return std::future::pending().await;
+        }
+    };
     loop {
-        let Ok((mut stream, _)) = listener.accept().await else {
-            sleep(RETRY).await;
+        let Ok(mut stream) = listener.accept().await else {
+            sleep(AGAIN).await;
             continue;
         };
         let text = match source.read() {
@@ -277,48 +276,15 @@ pub async fn serve(source: &Source<'_>) {
     }
 }
 
-/// A listener by the interface's name, once no other process has it.
-async fn bound(interface: &str) -> tokio::net::UnixListener {
-    let mut is_reported = false;
-    loop {
-        let listener = name_of(interface).and_then(|name| {
-            let listener = UnixListener::bind_addr(&name)?;
-            listener.set_nonblocking(true)?;
-            tokio::net::UnixListener::from_std(listener)
-        });
-        match listener {
-            Ok(listener) => return listener,
-            Err(error) if !is_reported => {
-                tracing::warn!(
-                    interface,
-                    "`guideway-agent status` does not reach this agent until another process releases the name: {error}"
-                );
-                is_reported = true;
-            }
-            Err(_) => {}
-        }
-        sleep(RETRY).await;
-    }
-}
-
 /// The status of the agent that runs for an interface of this network namespace.
 pub fn read(interface: &str) -> Result<Status, String> {
-    let text = name_of(interface).and_then(|name| {
-        let mut stream = UnixStream::connect_addr(&name)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;
-        if !peer.is_root() && peer != rustix::process::geteuid() {
-            let problem = format!("a process of user {} answers for it", peer.as_raw());
-            return Err(io::Error::other(problem));
-        }
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        Ok(text)
-    });
-    let text = text.map_err(|error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => format!(
+    let text = socket::ask(interface, TIMEOUT).map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => format!(
             "no agent runs for {interface} in this network namespace: systemctl start guideway-agent"
         ),
+        io::ErrorKind::PermissionDenied => {
+            format!("the agent for {interface} answers root alone: {error}")
+        }
         _ => format!("the agent for {interface} cannot be asked: {error}"),
     })?;
     serde_json::from_str(&text)
