@@ -119,7 +119,7 @@ impl Program {
     }
 
     /// The tables of redirect rules.
-    pub fn redirects(&mut self) -> Result<redirects::Tables, String> {
+    pub fn redirects(&mut self, config: &Config) -> Result<redirects::Tables, String> {
         let no_table = |error: ObjectError| error.to_string();
         let object = &mut self.object;
         Ok(redirects::Tables {
@@ -130,6 +130,7 @@ impl Program {
             rules: redirects::Rules::new(
                 ebpf::table(object, "redirects").map_err(no_table)?,
                 ebpf::table(object, "half_redirects").map_err(no_table)?,
+                config,
             ),
         })
     }

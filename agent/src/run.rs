@@ -42,7 +42,7 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     clamps.update(config)?; // before the program may take a predecessor's place
     let flows = program.flows()?;
     let clocks = program.clocks(config)?;
-    let redirects = Redirects::new(config, program.redirects()?)?;
+    let redirects = Redirects::new(config, program.redirects(config)?)?;
     let _injector = injector(config, &mut program)?; // before SYNs are handed over
     program.attach_classifiers(config)?;
     let mode = program.attach(config)?;

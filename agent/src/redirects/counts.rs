@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 /// All events, in the order of metrics.
-pub const EVENTS: [&str; 18] = [
+pub const EVENTS: [&str; 19] = [
     "requested",
     "granted",
     "gave_up",
@@ -23,6 +23,7 @@ pub const EVENTS: [&str; 18] = [
     "forged",
     "unknown_agent",
     "other_service",
+    "other_agent",
     "no_room",
     "rate_limited",
 ];

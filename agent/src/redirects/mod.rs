@@ -39,6 +39,7 @@ use client::{Client, Taken};
 pub use counts::{EVENTS, Shared, State};
 use rule::{Action, Flow};
 use server::{Received, Server};
+use tables::Applied;
 pub use tables::{Rules, Tables};
 
 /// Where agents receive requests.
@@ -398,9 +399,14 @@ impl Redirects {
         let answer = match self.server.receive(source, bytes, now) {
             Received::Rules { rules, others, answer } => {
                 let mut tables = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-                let taken = rules.iter().filter(|rule| tables.apply(source, rule)).count();
-                self.shared.add("taken", taken);
-                self.shared.add("no_room", rules.len() - taken);
+                for rule in &rules {
+                    let event = match tables.apply(source, rule) {
+                        Applied::Done => "taken",
+                        Applied::NoRoom => "no_room",
+                        Applied::OtherAgent => "other_agent",
+                    };
+                    self.shared.add(event, 1);
+                }
                 self.shared.add("other_service", others);
                 answer
             }
