@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::support::Agent;
+use crate::support::bpf_file_system::BpfFileSystem;
 use crate::support::pass::pass;
 use crate::support::tap::Cable;
 use rustix::fd::OwnedFd;
@@ -34,6 +35,7 @@ const PORT: u16 = 80;
 /// A handshake may lose several segments in a test.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const TCP: u8 = 6;
+const UDP: u8 = 17;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 
@@ -122,6 +124,8 @@ impl Net {
         lb.run("nft add table inet test");
         lb.run("nft add chain inet test output { type filter hook output priority 0 ; }");
         lb.run("nft add rule inet test output tcp flags rst drop");
+        lb.run("nft add rule inet test output icmp type destination-unreachable drop");
+        lb.run("nft add rule inet test output icmpv6 type destination-unreachable drop");
         let delivery = Delivery { to: B.of(false), addresses: Vec::new() };
         let mut net = Net {
             namespaces,
@@ -133,19 +137,19 @@ impl Net {
             stop: Arc::default(),
             balancers: Vec::new(),
         };
-        for is_v6 in [false, true] {
-            let balancer = net.balance(is_v6);
+        for (is_v6, protocol) in [(false, TCP), (true, TCP), (false, UDP), (true, UDP)] {
+            let balancer = net.balance(is_v6, protocol);
             net.balancers.push(balancer);
         }
         net
     }
 
-    /// The load balancer of a family.
-    fn balance(&self, is_v6: bool) -> JoinHandle<()> {
+    /// The load balancer of a family and protocol.
+    fn balance(&self, is_v6: bool, protocol: u8) -> JoinHandle<()> {
         let (delivery, stop) = (Arc::clone(&self.delivery), Arc::clone(&self.stop));
         let family = if is_v6 { AddressFamily::INET6 } else { AddressFamily::INET };
         let lb = &self.namespaces[0];
-        let heard = lb.inside(|| raw_socket(family, TCP.into()));
+        let heard = lb.inside(|| raw_socket(family, protocol.into()));
         set_socket_timeout(&heard, Timeout::Recv, Some(Duration::from_millis(50))).unwrap();
         let tunnels =
             lb.inside(|| [false, true].map(|is_v6| UdpSocket::bind((LB.of(is_v6), 0)).unwrap()));
@@ -153,7 +157,8 @@ impl Net {
             let mut bytes = [0; 2000];
             while !stop.load(Ordering::Relaxed) {
                 let Ok(len) = receive(&heard, &mut bytes) else { continue };
-                let packet = if is_v6 { v6_packet(&bytes[..len]) } else { bytes[..len].to_vec() };
+                let heard = &bytes[..len];
+                let packet = if is_v6 { v6_packet(protocol, heard) } else { heard.to_vec() };
                 let delivery = delivery.lock().unwrap().clone();
                 let tunnel = &tunnels[usize::from(delivery.to.is_ipv6())];
                 tunnel
@@ -170,11 +175,15 @@ impl Net {
     }
 
     fn agent(&self, name: &str, mode: &str) -> Agent {
+        self.agent_with(name, mode, "")
+    }
+
+    fn agent_with(&self, name: &str, mode: &str, fields: &str) -> Agent {
         let file = self.folder.path().join(format!("{name}.yaml"));
         let text = format!(
             "interface: eth0\nmode: {mode}\nmetrics_listen: 127.0.0.1:9479\nname: {name}\n\
              load_balancers: [{}, '{}']\nvips: [{}, '{}']\n\
-             agents: {{a: [{}, '{}'], b: [{}, '{}']}}\n",
+             agents: {{a: [{}, '{}'], b: [{}, '{}']}}\n{fields}\n",
             LB.v4, LB.v6, VIP.v4, VIP.v6, A.v4, A.v6, B.v4, B.v6
         );
         std::fs::write(&file, text).unwrap();
@@ -194,6 +203,11 @@ impl Net {
     /// Both agents; they have one another's neighbours.
     fn agents(&self, mode: &str) -> [Agent; 2] {
         let agents = ["a", "b"].map(|name| self.agent(name, mode));
+        self.wait_for_neighbours();
+        agents
+    }
+
+    fn wait_for_neighbours(&self) {
         for name in ["a", "b"] {
             for family in ["-4", "-6"] {
                 until(|| {
@@ -203,7 +217,6 @@ impl Net {
                 });
             }
         }
-        agents
     }
 
     fn server(&self, name: &str, is_v6: bool) -> TcpListener {
@@ -272,7 +285,7 @@ fn connect(router: &Namespace, host: &Namespace, number: usize) {
 }
 
 /// A raw socket of IPv6 gives what is behind the header.
-fn v6_packet(segment: &[u8]) -> Vec<u8> {
+fn v6_packet(protocol: u8, segment: &[u8]) -> Vec<u8> {
     let (IpAddr::V6(source), IpAddr::V6(destination)) = (CLIENT.of(true), VIP.of(true)) else {
         unreachable!("both are of IPv6")
     };
@@ -281,7 +294,7 @@ fn v6_packet(segment: &[u8]) -> Vec<u8> {
         traffic_class: 0,
         flow_label: 0,
         hop_limit: 60,
-        protocol: Protocol(TCP),
+        protocol: Protocol(protocol),
         source: source.to_bits(),
         destination: destination.to_bits(),
     };
@@ -458,7 +471,7 @@ fn forge(net: &Net, is_v6: bool, port: u16, flags: u8, names: &[Address]) {
     let sum = checksum::pseudo_header(&source, &vip, TCP, 20) + checksum::sum(&segment);
     segment[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
     let packet = if is_v6 {
-        v6_packet(&segment)
+        v6_packet(TCP, &segment)
     } else {
         let header = wire::ipv4::Emit {
             packet_bytes: 40,
@@ -628,4 +641,85 @@ fn a_handshake_that_began_before_a_move_ends_where_it_began() {
         connection.ends();
     }
     assert_eq!((net.resets("a"), net.resets("b")), (0, 0));
+}
+
+/// A client's socket of UDP, whose flow each server answers by its own name.
+fn flow_to(net: &Net, is_v6: bool) -> UdpSocket {
+    let socket = net.namespace("client").inside(|| {
+        let socket = UdpSocket::bind((CLIENT.of(is_v6), 0)).unwrap();
+        socket.connect((VIP.of(is_v6), PORT)).unwrap();
+        socket
+    });
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    socket
+}
+
+/// Who answers; a datagram may be lost where a neighbour is looked up.
+fn answerer(flow: &UdpSocket) -> String {
+    let mut bytes = [0; 16];
+    for _ in 0..20 {
+        flow.send(b"who?").unwrap();
+        if let Ok(len) = flow.recv(&mut bytes) {
+            return String::from_utf8(bytes[..len].to_vec()).unwrap();
+        }
+    }
+    panic!("nobody answers {flow:?}");
+}
+
+/// The flows that a backend took are pinned: without them its agent would send a flow of its
+/// own back to the one that is in charge.
+#[test]
+fn a_flow_of_udp_stays_where_it_is_when_its_agent_restarts_in_a_move() {
+    if !root_or_skip("a_flow_of_udp_stays_where_it_is_when_its_agent_restarts_in_a_move") {
+        return;
+    }
+    let net = Net::new();
+    let pins = BpfFileSystem::mount(net.folder.path().join("bpf"));
+    let pinned = |name: &str| {
+        net.agent_with(name, "native", &format!("pin: {}", pins.0.join(name).display()))
+    };
+    let mut agents = ["a", "b"].map(pinned);
+    net.wait_for_neighbours();
+    let flows = [false, true].map(|is_v6| {
+        for name in ["a", "b"] {
+            serve_name(&net, name, is_v6);
+        }
+        net.send_to(B, &[], false);
+        let flow = flow_to(&net, is_v6);
+        assert_eq!(answerer(&flow), "b");
+        flow
+    });
+    // The move: a is in charge, and b is named.
+    net.send_to(A, &[B], false);
+    for round in ["terminated", "killed"] {
+        if round == "terminated" {
+            testnet::run(&format!("kill {}", agents[1].child.id()));
+        } else {
+            agents[1].child.kill().unwrap();
+        }
+        agents[1].child.wait().unwrap();
+        flows.iter().for_each(|flow| assert_eq!(answerer(flow), "b", "{round}: no agent"));
+        agents[1] = pinned("b");
+        net.wait_for_neighbours();
+        flows.iter().for_each(|flow| assert_eq!(answerer(flow), "b", "{round}: the next agent"));
+    }
+    assert_eq!(net.forwarded("b", "no_flow"), 0);
+    assert!(net.forwarded("a", "no_flow") >= 8);
+    let new = flow_to(&net, false);
+    assert_eq!(answerer(&new), "a", "a new flow is the one's in charge");
+}
+
+/// Answers every datagram to the VIP by this name, until the namespaces go.
+fn serve_name(net: &Net, name: &'static str, is_v6: bool) {
+    let socket = net.namespace(name).inside(|| UdpSocket::bind((VIP.of(is_v6), PORT)).unwrap());
+    let stop = Arc::clone(&net.stop);
+    socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 16];
+        while !stop.load(Ordering::Relaxed) {
+            if let Ok((_, client)) = socket.recv_from(&mut bytes) {
+                socket.send_to(name.as_bytes(), client).unwrap();
+            }
+        }
+    });
 }
