@@ -1,9 +1,8 @@
-//! What our programs have in common as services: how they log, write metrics, read files
-//! and notify systemd. Knows nothing of what they do.
+//! What our programs have in common as services: how they log, write metrics, and
+//! notify systemd. Knows nothing of what they do.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod files;
 pub mod logging;
 pub mod metrics;
 pub mod notify;

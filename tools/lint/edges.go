@@ -21,7 +21,7 @@ var crateEdges = map[string][]string{
 	"datapath": {"wire", "plan"},
 	// Loads and attaches what the kernel runs; knows no packet.
 	"ebpf": {},
-	// How a program logs, writes metrics, reads files and notifies systemd; knows nothing of what it does.
+	// How a program logs, serves metrics and notifies systemd; knows nothing of what it does.
 	"daemon": {},
 	"nic":    {"wire", "ebpf", "testnet"},
 	// The kernel's routes and neighbours, followed; knows no packet.

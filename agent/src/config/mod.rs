@@ -24,7 +24,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use daemon::files::read_regular;
 use ebpf::xdp::ModePreference;
 use saphyr::{LoadableYamlNode, MarkedYaml};
 use wire::IpPrefix;
@@ -38,7 +37,7 @@ pub const ADDRESSES_MAX: usize = 4096;
 
 /// Of the config and of the key file: [`ADDRESSES_MAX`] agents whose names have 255 bytes
 /// take 2 MiB of each. Longer files are refused.
-const FILE_BYTES_MAX: usize = 4 << 20;
+const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// Where controllers receive agents' messages, unless a port is given.
 const CONTROLLER_PORT: u16 = 9475;
@@ -255,7 +254,7 @@ fn read_pin(reader: &mut Reader, node: &Node, config: &mut Config) {
 
 /// A file's text, which is UTF-8.
 fn read_text(path: &Path) -> io::Result<String> {
-    let bytes = read_regular(path, FILE_BYTES_MAX)?;
+    let bytes = nic::folder::read_named(path, FILE_BYTES_MAX)?;
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 

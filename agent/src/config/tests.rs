@@ -195,7 +195,7 @@ fn a_fifo_in_a_files_place_is_refused_and_hangs_nothing() {
     });
     let errors = receiver.recv_timeout(Duration::from_secs(10)).expect("it hangs");
     for error in errors {
-        let expected = format!("cannot read {name}: it is no regular file; ");
+        let expected = format!("cannot read {name}: is a named pipe: name a regular file; ");
         assert!(error.contains(&expected), "{error}");
     }
 }
