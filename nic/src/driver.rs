@@ -17,7 +17,7 @@ use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::interface::Interface;
 use crate::kernel_cache::{CacheMemory, CacheRequest};
-use crate::memory::{Memory, Pool};
+use crate::memory::{Memory, Pool, mapped_bytes};
 
 /// Queues of an interface that may have owners: entries of the XDP filter's
 /// table of sockets (bpf/redirect.bpf.c).
@@ -233,6 +233,11 @@ impl Lane {
         let first = devices.first().ok_or(OpenError::NoInterface)?;
         let pool = (first.driver.pool)(chunks).map_err(no_memory)?;
         Ok(Lane { pool, registrations: Vec::new() })
+    }
+
+    /// Bytes of it.
+    pub(crate) fn bytes(chunks_in_rings: usize) -> u64 {
+        mapped_bytes(CHUNKS_IN_HAND + chunks_in_rings) as u64
     }
 
     /// What a driver keeps of the memory for all its queues on it, made at

@@ -61,6 +61,16 @@ pub struct CacheConfig {
 }
 
 impl CacheRequest {
+    /// Bytes that its maps take in front of an interface with that many queues.
+    #[must_use]
+    pub fn bytes(&self, queues: u32) -> u64 {
+        let processors = aya::util::nr_cpus().unwrap_or(1);
+        let target = TARGET_WORDS + processors * TRAFFIC_WORDS;
+        let words = u64::from(queues) * u64::from(self.buckets) * LINE_WORDS as u64
+            + u64::from(self.targets) * target as u64;
+        words * WORD_BYTES as u64
+    }
+
     /// The same for that many queues.
     pub(crate) fn of(self, queues: u32) -> CacheConfig {
         let CacheRequest { buckets, targets, key, devices } = self;

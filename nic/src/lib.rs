@@ -34,7 +34,7 @@ pub use filter::{Filter, FilterCounters, FilterError, FilterReader};
 pub use interface::{Interface, InterfaceError};
 pub use link_sender::LinkSender;
 pub use memory::{Chunk, Pool};
-pub use open::{SharedIo, WorkerIo, open, open_shared};
+pub use open::{SharedIo, WorkerIo, needed, needed_shared, open, open_shared};
 pub use tap::{Tap, TapError};
 pub use tun::Tun;
 pub use wire::IpPrefix;

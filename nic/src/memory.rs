@@ -219,7 +219,7 @@ impl Memory {
 }
 
 /// Chunks and ledger, in whole huge pages.
-fn mapped_bytes(chunks: usize) -> usize {
+pub(crate) fn mapped_bytes(chunks: usize) -> usize {
     (chunks * (CHUNK_BYTES + size_of::<AtomicU8>())).next_multiple_of(HUGE_PAGE_BYTES)
 }
 

@@ -39,6 +39,26 @@ pub fn open(
     Ok((devices, io))
 }
 
+/// How many workers [`open`] makes, and the bytes of packet memory of all.
+pub fn needed(configs: &[DeviceConfig], options: &QueueOptions) -> Result<(u32, u64), OpenError> {
+    let workers = workers(configs)?;
+    let chunks = configs.iter().map(|config| (config.driver.chunks)(options)).sum();
+    Ok((workers, u64::from(workers) * Lane::bytes(chunks)))
+}
+
+/// The bytes of packet memory that [`open_shared`] has.
+pub fn needed_shared(
+    configs: &[DeviceConfig],
+    options: &QueueOptions,
+    chunks_in_hand: usize,
+) -> Result<u64, OpenError> {
+    let mut chunks = chunks_in_hand;
+    for config in configs {
+        chunks += (config.driver.chunks)(options) * shared_queues(config)? as usize;
+    }
+    Ok(Lane::bytes(chunks))
+}
+
 /// What one thread owns that receives for all workers.
 pub struct SharedIo {
     /// The packet memory of all.

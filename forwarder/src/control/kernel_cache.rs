@@ -26,6 +26,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::dataplane::kernel_caches::{DeviceCache, KernelCaches, pause_all};
 use crate::netlink::xdp_egress;
+use crate::process::memory::{self, mib};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -59,6 +60,7 @@ pub struct Candidate<'a> {
 pub fn request(
     asked: &proto::Forwarder,
     connections: u64,
+    taken_bytes: u64,
     configs: &mut [DeviceConfig],
 ) -> std::result::Result<(), Missing> {
     let candidate = |config| {
@@ -67,20 +69,22 @@ pub fn request(
         Candidate { interface, driver, queues }
     };
     let candidates: Vec<Candidate<'_>> = configs.iter().map(candidate).collect();
-    let requests = requests(asked, connections, &candidates)?;
+    let requests = requests(asked, connections, taken_bytes, &candidates)?;
     for (config, request) in configs.iter_mut().zip(requests) {
         config.kernel_cache = Some(request);
     }
     Ok(())
 }
 
-/// What each of these is to have.
+/// What each of these is to have, where `taken_bytes` of memory are about to be taken for
+/// else.
 ///
 /// # Errors
 /// What is in the way.
 pub fn requests(
     asked: &proto::Forwarder,
     connections: u64,
+    taken_bytes: u64,
     candidates: &[Candidate<'_>],
 ) -> std::result::Result<Vec<CacheRequest>, Missing> {
     if asked.kernel_cache() == proto::KernelCache::Off {
@@ -95,7 +99,10 @@ pub fn requests(
     let index = |one: &Candidate<'_>| Interface::find(one.interface).map(|found| found.index);
     let devices = candidates.iter().map(index).collect::<std::result::Result<Vec<u32>, _>>();
     let devices = devices.map_err(|error| error.to_string())?;
-    let memory_bytes = memory_bytes() / candidates.len() as u64;
+    let room = memory::room();
+    let memory_bytes =
+        room.as_ref().map_or_else(memory_bytes, |room| room.bytes.min(memory_bytes()));
+    let memory_bytes = memory_bytes / candidates.len() as u64;
     let request = |candidate: &Candidate<'_>| {
         let queues = u64::from(candidate.queues.max(1));
         let buckets = buckets_within(memory_bytes, connections, queues);
@@ -103,12 +110,30 @@ pub fn requests(
             tracing::warn!(
                 interface = candidate.interface,
                 entries = u64::from(buckets) * BUCKET_ENTRIES as u64 * queues,
-                "the kernel flow cache has fewer entries than connections_max would have: it takes at most one {MEMORY_SHARE}th of the machine's memory"
+                "the kernel flow cache has fewer entries than connections_max would have: it takes at most one {MEMORY_SHARE}th of the memory that there is"
             );
         }
         CacheRequest { buckets, targets: TARGETS_MAX as u32, key, devices: devices.clone() }
     };
-    Ok(candidates.iter().map(request).collect())
+    let requests: Vec<CacheRequest> = candidates.iter().map(request).collect();
+    let bytes: u64 =
+        requests.iter().zip(candidates).map(|(one, of)| bytes_of(one, of.queues)).sum();
+    match room {
+        Some(room) if room.bytes < taken_bytes + bytes => Err(format!(
+            "memory: it takes {} beside {} for all else, and there are {}: {}",
+            mib(bytes),
+            mib(taken_bytes),
+            mib(room.bytes),
+            room.by
+        )),
+        _ => Ok(requests),
+    }
+}
+
+/// What a cache takes, and what workers keep beside its entries.
+fn bytes_of(request: &CacheRequest, queues: u32) -> u64 {
+    let of_workers = u64::from(queues) * u64::from(request.buckets) * BUCKET_BYTES / 2;
+    request.bytes(queues) + of_workers
 }
 
 fn refuse_what_cannot_work(asked: &proto::Forwarder, candidates: &[Candidate<'_>]) -> Result<()> {

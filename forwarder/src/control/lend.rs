@@ -17,7 +17,7 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 
 use crate::control::handover::{Device, Memory, QuiescedState, Requirements, Running, Xdp};
 use crate::control::kernel_cache::{self, Candidate, KernelCache};
-use crate::control::machine::{Machine, connections_max, set_filters};
+use crate::control::machine::{Machine, SPARE_BYTES, connections_max, set_filters};
 use crate::control::view::{self, Network};
 use crate::control::{Changes, Control, Forwarding, egress};
 use crate::dataplane::engine::{Hanging, Inherited};
@@ -261,7 +261,7 @@ fn cache_requests(
     let candidates = running.devices.iter().map(candidate).collect::<Result<Vec<_>>>();
     let candidates = candidates.map_err(|error| error.to_string())?;
     let asked = running.plan.forwarder.clone().unwrap_or_default();
-    kernel_cache::requests(&asked, connections_max(&asked), &candidates)
+    kernel_cache::requests(&asked, connections_max(&asked), SPARE_BYTES, &candidates)
 }
 
 fn candidate(device: &Device) -> Result<Candidate<'_>> {

@@ -18,8 +18,13 @@ use crate::dataplane::engine::{Engine, Inherited, Start};
 use crate::dataplane::tables::{Tables, key_digest};
 use crate::dataplane::{steering, threads};
 use crate::options::Options;
+use crate::process::memory::{self, Room, mib};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// For what plans, Views, answers and threads take from the first plan on: of usual
+/// size, twice, since a plan and the next one are there together.
+pub const SPARE_BYTES: u64 = 16 << 20;
 
 /// Where a plan does not say.
 const CONNECTIONS_MAX_DEFAULT: u64 = 1_000_000;
@@ -92,7 +97,7 @@ impl Io {
 
 impl Machine {
     /// Opens the devices of a first plan.
-    pub fn open(plan: &Plan, options: &Options) -> Result<(Machine, Io)> {
+    pub fn open(plan: &Plan, tables: &Tables, options: &Options) -> Result<(Machine, Io)> {
         let asked = plan.message.forwarder.clone().unwrap_or_default();
         if asked.interfaces.is_empty() {
             return Err("forwarder.interfaces: empty; name the interfaces to forward on, as in \
@@ -102,11 +107,14 @@ impl Machine {
         let configs: Result<Vec<DeviceConfig>> =
             asked.interfaces.iter().map(device_config).collect();
         let mut configs = configs?;
-        let requested = kernel_cache::request(&asked, connections_max(&asked), &mut configs);
         let queue_options =
             QueueOptions { busy_poll: options.busy_poll, ..QueueOptions::default() };
         let workers =
             options.steered_workers.unwrap_or_else(|| steered_workers(threads::cpus().len()));
+        let connections = connections_max(&asked);
+        let needed = Needed::by(&configs, &queue_options, asked.steering(), workers)?;
+        let bytes = needed.fits(memory::room(), tables, connections)?;
+        let requested = kernel_cache::request(&asked, connections, bytes, &mut configs);
         let (devices, io) = open(&configs, &queue_options, asked.steering(), workers)?;
         let cache = kernel_cache::usable(&asked, &devices, requested);
         Ok(Machine::of(plan, devices, io, cache))
@@ -296,6 +304,56 @@ pub fn connections_max(asked: &proto::Forwarder) -> u64 {
     }
 }
 
+/// What workers take before the first packet comes.
+struct Needed {
+    workers: usize,
+    packet_bytes: u64,
+}
+
+impl Needed {
+    fn by(
+        configs: &[DeviceConfig],
+        options: &QueueOptions,
+        steering: proto::Steering,
+        steered: usize,
+    ) -> Result<Needed> {
+        if steering == proto::Steering::Rss {
+            let (workers, packet_bytes) = nic::needed(configs, options)?;
+            return Ok(Needed { workers: workers as usize, packet_bytes });
+        }
+        let chunks = steering::chunks_in_hand(steered, configs.len());
+        let packet_bytes = nic::needed_shared(configs, options, chunks)?;
+        Ok(Needed { workers: steered, packet_bytes })
+    }
+
+    /// Bytes that are to be taken, as far as there is room for them.
+    fn fits(&self, room: Option<Room>, tables: &Tables, connections_max: u64) -> Result<u64> {
+        let table_bytes = tables.missing_bytes(self.workers, connections_max);
+        // Packet memory is on huge pages where enough are free.
+        let packet_bytes = match memory::free_huge_pages() {
+            free if free >= self.packet_bytes => 0,
+            _ => self.packet_bytes,
+        };
+        let bytes = table_bytes + packet_bytes + SPARE_BYTES;
+        match room {
+            Some(room) if room.bytes < bytes => Err(format!(
+                "memory: {} more are needed ({} for the tables of {connections_max} connections, \
+                 {} for the packets of {} workers, {} for plans and their like), and there are {}: \
+                 {}; or lower forwarder.connections_max, or the number of RX queues (`ethtool -L`)",
+                mib(bytes),
+                mib(table_bytes),
+                mib(packet_bytes),
+                self.workers,
+                mib(SPARE_BYTES),
+                mib(room.bytes),
+                room.by
+            )
+            .into()),
+            _ => Ok(bytes),
+        }
+    }
+}
+
 fn open(
     configs: &[DeviceConfig],
     options: &QueueOptions,
@@ -367,6 +425,38 @@ fn summary(forwarder: &proto::Forwarder) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_numbers_and_the_cure() {
+        let folder = tempfile::tempdir().unwrap();
+        let (tables, _) = Tables::open(&folder.path().join("tables")).unwrap();
+        let fits = |mib: u64, packet_mib: u64| {
+            let room = Room { bytes: mib << 20, by: "the test has no more".into() };
+            Needed { workers: 2, packet_bytes: packet_mib << 20 }.fits(
+                Some(room),
+                &tables,
+                1_000_000,
+            )
+        };
+        // More than huge pages may be there for.
+        const PACKETS: u64 = 1 << 30;
+        let refused = fits(80, PACKETS).unwrap_err().to_string();
+        for part in [
+            "1073741857 MiB more are needed",
+            "(17 MiB for the tables of 1000000 connections",
+            "1073741824 MiB for the packets of 2 workers",
+            "there are 80 MiB: the test has no more; or lower forwarder.connections_max",
+        ] {
+            assert!(refused.contains(part), "{part}: {refused}");
+        }
+        let needed = fits(80, 0).unwrap();
+        assert_eq!(needed >> 20, 32, "{needed}");
+        // A predecessor's are there.
+        for worker in 0..2 {
+            tables.table(7, worker, 2, 500_000, None).unwrap();
+        }
+        assert_eq!(fits(80, 0).unwrap(), SPARE_BYTES);
+    }
 
     #[test]
     fn every_driver_of_the_contract_is_there() {

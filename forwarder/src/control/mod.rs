@@ -421,7 +421,8 @@ impl Control {
         };
         let secret = self.secret(&plan.key_id, &plan.cluster)?;
         let hash = FlowHash::new(&secret);
-        let (mut machine, io) = Machine::open(&plan, &self.options).map_err(failed)?;
+        let (mut machine, io) =
+            Machine::open(&plan, &self.tables, &self.options).map_err(failed)?;
         let snapshot = self.resolve(&plan, &machine.interface_indices(), &BTreeSet::new());
         refuse_narrow(&plan, &snapshot, &machine.shown(), None)?;
         let network = Network { hash: &hash, snapshot: &snapshot };

@@ -19,6 +19,7 @@ use datapath::{Clock, Now};
 use nic::folder::Folder;
 use nic::mapping::{self, MappingError};
 use plan::Ids;
+use rustix::fs::statfs;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -94,6 +95,25 @@ impl Tables {
                 self.lock().insert(worker, &mapped[..words]);
             }
         }
+    }
+
+    /// Bytes of memory that tables take which are not there yet, or not in that size; on
+    /// huge pages, which are set aside, none.
+    #[must_use]
+    pub fn missing_bytes(&self, workers: usize, connections_max: u64) -> u64 {
+        const HUGETLBFS_MAGIC: i64 = 0x958458f6;
+        if statfs(self.path()).is_ok_and(|found| found.f_type == HUGETLBFS_MAGIC) {
+            return 0;
+        }
+        let words = words_for(connections_max.div_ceil(workers as u64));
+        let bytes = (words * size_of::<u64>()) as u64;
+        let there = |worker| {
+            let found = self.folder.file(&file_of(worker)).ok().flatten();
+            let found = found.and_then(|file| file.metadata().ok());
+            // In whole pages.
+            found.is_some_and(|found| (bytes..bytes + (1 << 20)).contains(&found.len()))
+        };
+        (0..workers).filter(|worker| !there(*worker)).count() as u64 * bytes
     }
 
     /// Writes the ids down, unless they are those written last. To be called

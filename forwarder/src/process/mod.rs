@@ -1,6 +1,7 @@
-//! What a process has of its machine: the run directory, the secret, its program. Knows
-//! nothing of packets.
+//! What a process has of its machine: the run directory, the secret, its program,
+//! memory. Knows nothing of packets.
 
+pub mod memory;
 pub mod peer;
 pub mod rundir;
 pub mod secret;
