@@ -87,7 +87,7 @@ func metricsOf(state *speakerv1.State, now time.Time) *prometheus.Registry {
 		Name: "guideway_speaker_withheld", Help: "1 while nothing is announced: the forwarder is not well, or no controller ever said what to announce (`guideway show bgp` says which).",
 	}, truth(state.GetWithheld() != ""))
 	gauge(prometheus.GaugeOpts{
-		Name: "guideway_speaker_slow", Help: "1 while routes are announced as worse ones (own AS prepended, higher MED), because the machine is short of processor time or was within the last 30 s.",
+		Name: "guideway_speaker_slow", Help: "1 while routes are announced as worse ones (own AS prepended, higher MED), because the machine is short of processor time or its forwarder follows no next hops, or was or did so within the last 30 s.",
 	}, truth(state.GetSlow() != ""))
 	gauge(prometheus.GaugeOpts{Name: "guideway_speaker_routes_desired", Help: "Routes that the controller desired last."}, float64(state.GetRoutesDesired()))
 	gauge(prometheus.GaugeOpts{Name: "guideway_speaker_routes_announced", Help: "Routes that the speaker announces to its neighbors."}, float64(state.GetRoutesAnnounced()))

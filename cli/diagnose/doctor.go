@@ -26,6 +26,7 @@ import (
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+	"github.com/guideway/guideway/speaker/judge"
 )
 
 // DoctorCommand is `guideway doctor`.
@@ -168,6 +169,7 @@ func (p *diagnosis) ask(ctx context.Context, m machine.Machine) {
 		p.add(gradeOK, "forwarder", "answers, version %s, up %s", p.status.Version, (time.Duration(p.status.UptimeMs) * time.Millisecond).Round(time.Second))
 		p.controllerAbsent()
 		p.takeOver()
+		p.threads()
 	}
 	if p.state != nil && p.running != nil {
 		if err := m.AskController(ctx, p.askTunnelChecks); err != nil {
@@ -195,6 +197,23 @@ func (p *diagnosis) takeOver() {
 	p.add(gradeOK, "forwarder", "took over from process %d (version %s) at %s, packets waited for %v", note.GetPredecessorPid(), note.GetPredecessorVersion(), at, pause)
 	for _, table := range note.GetEmptied() {
 		p.add(gradeWarn, "forwarder", "a connection table started empty then (%s): its connections of that time went by hash", table)
+	}
+}
+
+// threads that packets do not need at once: the others' hanging withdraws the routes.
+func (p *diagnosis) threads() {
+	const reload = "`systemctl reload guideway-forwarder` has a new process take over"
+	cures := map[string]string{
+		"next-hops": "backends whose MAC address, route or MTU changed since are sent to as before, and a link that goes down is not seen: " + reload,
+		"punt":      "packets to addresses inside VIP prefixes that are no VIP do not reach the kernel: " + reload,
+		"take-over": "no other process can take over: `systemctl restart guideway-forwarder`",
+	}
+	for _, thread := range p.status.GetHelpers() {
+		age := time.Duration(thread.GetHeartbeatAgeMs()) * time.Millisecond
+		cure, known := cures[thread.GetName()]
+		if age > judge.HelperAgeMax && known { // of probes the forwarder itself says so
+			p.add(gradeFail, "forwarder", "its thread %s hangs, no heartbeat for %v: %s", thread.GetName(), age.Round(time.Second), cure)
+		}
 	}
 }
 

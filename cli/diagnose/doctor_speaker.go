@@ -34,7 +34,7 @@ func (p *diagnosis) speaker(ctx context.Context, m machine.Machine) {
 		p.add(gradeFail, "speaker", "announces nothing: %s", why)
 	}
 	if why := state.GetSlow(); why != "" {
-		p.add(gradeWarn, "speaker", "announces its routes as worse ones, since the machine is slow: %s: find out by `top` what takes its processors", why)
+		p.add(gradeWarn, "speaker", "announces its routes as worse ones, since the machine is slow: %s: unless a line above says more, find out by `top` what takes its processors", why)
 	}
 	if why := state.GetProblem(); why != "" {
 		p.add(gradeFail, "speaker", "could not announce everything: %s", why)

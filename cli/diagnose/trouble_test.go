@@ -315,6 +315,24 @@ func TestDoctorDoesNotCallAnAbsentPlanRunning(t *testing.T) {
 	}
 }
 
+func TestDoctorNamesAThreadThatHangsAndItsCure(t *testing.T) {
+	p := diagnosis{status: &forwarderv1.GetStatusResponse{Helpers: []*forwarderv1.HelperThread{
+		{Name: "next-hops", HeartbeatAgeMs: 7000}, {Name: "punt", HeartbeatAgeMs: 50}, {Name: "take-over", HeartbeatAgeMs: 61_000}, {Name: "of-a-later-version", HeartbeatAgeMs: 7000},
+	}}}
+	p.threads()
+	var told []string
+	for _, f := range p.findings {
+		told = append(told, f.grade+" "+f.text)
+	}
+	want := []string{
+		"fail its thread next-hops hangs, no heartbeat for 7s: backends whose MAC address, route or MTU changed since are sent to as before, and a link that goes down is not seen: `systemctl reload guideway-forwarder` has a new process take over",
+		"fail its thread take-over hangs, no heartbeat for 1m1s: no other process can take over: `systemctl restart guideway-forwarder`",
+	}
+	if !slices.Equal(told, want) {
+		t.Errorf("%q", told)
+	}
+}
+
 func TestDoctorWithoutProcessesFails(t *testing.T) {
 	out, _, err := guideway(t, "doctor", "--run-dir", t.TempDir())
 	if !errors.Is(err, commandline.ErrReported) || strings.Count(out, "no such socket") != 3 || !strings.Contains(out, "systemctl start guideway-forwarder") {

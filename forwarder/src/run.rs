@@ -59,6 +59,7 @@ pub fn run(options: Options) -> Result<()> {
         listener: listener.try_clone()?.into(),
         take_over,
         manager: manager.clone(),
+        heartbeat: control.health().helpers.take_over.clone(),
     };
     let health = control.health();
     health::answer(run_dir.listen_for_health()?, Arc::clone(health))?;

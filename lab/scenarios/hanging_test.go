@@ -37,6 +37,27 @@ func aHangingThreadWithdrawsTheRoutes(t *testing.T, running *hosts.Lab, machine 
 	}
 }
 
+// aHangingNextHopsThreadMakesTheRoutesWorse: what it knew still arrives, so nothing is
+// withdrawn.
+func aHangingNextHopsThreadMakesTheRoutesWorse(t *testing.T, running *hosts.Lab, runDir, machine string) {
+	log := filepath.Join(runDir, machine, "speaker.log")
+	before := withdrawals(t, log)
+	defer hang(t, running, machine, "next-hops")()
+	eventually(t, 30*time.Second, "the speaker makes the routes worse", func() error {
+		text, err := os.ReadFile(log)
+		if err == nil && !strings.Contains(string(text), "thread next-hops has had no heartbeat") {
+			err = errNotYet
+		}
+		return err
+	})
+	if _, err := askDatagram(t, running, netip.Addr{}, topology.EchoVIPs[0], 100); err != nil {
+		t.Error(err)
+	}
+	if after := withdrawals(t, log); after != before {
+		t.Errorf("the routes were withdrawn %d times: see %s", after-before, log)
+	}
+}
+
 // aStarvedThreadKeepsTheRoutes: programs that the kernel prefers have the worker's
 // processor again and again, for longer than a thread that hangs is given. The speaker
 // is asked, not the router: one that was on that processor as well would miss BFD.

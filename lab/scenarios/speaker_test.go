@@ -31,6 +31,9 @@ func TestSpeaker(t *testing.T) {
 	t.Run("a_thread_that_waits_for_a_processor_withdraws_nothing", func(t *testing.T) {
 		aStarvedThreadKeepsTheRoutes(t, running, o.RunDir, machineUnderTest)
 	})
+	t.Run("a_thread_that_follows_next_hops_and_hangs_makes_routes_worse", func(t *testing.T) {
+		aHangingNextHopsThreadMakesTheRoutesWorse(t, running, o.RunDir, machineUnderTest)
+	})
 	t.Run("beside_many_busy_loops_routes_stay_and_a_hang_is_found", func(t *testing.T) { besideBusyLoops(t, running, o.RunDir) })
 	t.Run("any_order_of_starts", func(t *testing.T) { anyOrder(t, running) })
 	t.Run("each_pair_of_deaths_at_once", func(t *testing.T) { pairsOfDeaths(t, running) })

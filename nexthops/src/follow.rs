@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,7 +12,7 @@ use crate::links::Links;
 use crate::neighbours::Neighbours;
 use crate::resolve::{Routes, needed, snapshot};
 use crate::socket::{Notification, Notifications, Requests};
-use crate::{Command, LinksUp, Mailbox, Snapshot, Wanted, routes};
+use crate::{Command, LastRound, LinksUp, Mailbox, Snapshot, Wanted, monotonic_ms, routes};
 
 /// Changes come in bursts (a link going down takes all its routes along):
 /// wait this long for the rest of one.
@@ -21,6 +22,9 @@ const COALESCE: Duration = Duration::from_millis(10);
 /// long afterwards, so that endless changes cost a bounded share of a core.
 const REST_FACTOR: u32 = 4;
 
+/// The longest wait: who looks at the last round is to see that the thread lives.
+const WAIT_MAX: Duration = Duration::from_millis(250);
+
 /// Refused entries (a full neighbour table) are tried again after this long.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -28,6 +32,7 @@ pub struct Follower {
     mailbox: Arc<Mailbox>,
     publish: watch::Sender<Arc<Snapshot>>,
     links_up: LinksUp,
+    last_round: LastRound,
     requests: Requests,
     notifications: Notifications,
     links: Links,
@@ -70,6 +75,7 @@ impl Follower {
             mailbox,
             publish,
             links_up,
+            last_round: Arc::new(AtomicU64::new(monotonic_ms())),
             requests,
             notifications,
             links,
@@ -80,8 +86,13 @@ impl Follower {
         })
     }
 
+    pub fn last_round(&self) -> LastRound {
+        Arc::clone(&self.last_round)
+    }
+
     pub fn run(&mut self) {
         loop {
+            self.last_round.store(monotonic_ms(), Ordering::Relaxed);
             if let Err(error) = self.wait().and_then(|()| self.listen()) {
                 tracing::error!(%error, "following routes and neighbours failed; reading them anew");
                 self.changes.everything = true;
@@ -102,16 +113,15 @@ impl Follower {
 
     fn wait(&self) -> io::Result<()> {
         let left = self.changes.due.map(|due| due.saturating_duration_since(Instant::now()));
-        let timeout = left.map(|left| Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: left.subsec_nanos().into(),
-        });
+        let left = left.map_or(WAIT_MAX, |left| left.min(WAIT_MAX));
+        let timeout =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         let notifications = self.notifications.fd();
         let mut fds = [
             PollFd::new(&notifications, PollFlags::IN),
             PollFd::new(&self.mailbox.event, PollFlags::IN),
         ];
-        match poll(&mut fds, timeout.as_ref()) {
+        match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -174,12 +184,12 @@ impl Follower {
             self.neighbours = Neighbours::read(&mut self.requests)?;
         }
         if changes.everything || changes.routes {
-            let Follower { wanted, requests, .. } = self;
-            self.routes = wanted
-                .backends
-                .iter()
-                .map(|backend| (*backend, routes::lookup(requests, *backend)))
-                .collect();
+            let Follower { wanted, requests, last_round, .. } = self;
+            let look_up = |backend| {
+                last_round.store(monotonic_ms(), Ordering::Relaxed);
+                (backend, routes::lookup(requests, backend))
+            };
+            self.routes = wanted.backends.iter().copied().map(look_up).collect();
         }
         Ok(())
     }

@@ -25,12 +25,15 @@ pub mod socket;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 
 pub use links::Link;
@@ -113,12 +116,27 @@ pub struct Snapshot {
 /// without a lock.
 pub type LinksUp = Arc<ArcSwap<BTreeSet<u32>>>;
 
+/// When the thread last went round its loop, in milliseconds of the monotonic clock.
+/// It goes round at least four times a second; a round itself takes time in proportion
+/// to the backends.
+pub type LastRound = Arc<AtomicU64>;
+
+/// The thread's name, as the operating system shows it.
+pub const THREAD: &str = "next-hops";
+
+/// Without a round for this long the thread hangs.
+const HANGS_AFTER_MS: u64 = 5000;
+
+/// Between two looks whether the thread has ended.
+const END_PAUSE: Duration = Duration::from_millis(1);
+
 /// Follows the kernel in a thread of its own, which ends with this value.
 #[derive(Debug)]
 pub struct NextHops {
     commands: Arc<Mailbox>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     links_up: LinksUp,
+    last_round: LastRound,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -130,9 +148,10 @@ impl NextHops {
         let links_up = LinksUp::default();
         let mut follower =
             follow::Follower::new(Arc::clone(&commands), publish, Arc::clone(&links_up))?;
+        let last_round = follower.last_round();
         let thread =
-            std::thread::Builder::new().name("next-hops".into()).spawn(move || follower.run())?;
-        Ok(NextHops { commands, snapshots, links_up, thread: Some(thread) })
+            std::thread::Builder::new().name(THREAD.into()).spawn(move || follower.run())?;
+        Ok(NextHops { commands, snapshots, links_up, last_round, thread: Some(thread) })
     }
 
     /// Replaces what is wanted.
@@ -146,6 +165,12 @@ impl NextHops {
         Arc::clone(&self.links_up)
     }
 
+    /// When the thread went round, now and later.
+    #[must_use]
+    pub fn last_round(&self) -> LastRound {
+        Arc::clone(&self.last_round)
+    }
+
     /// The latest snapshot, and news of later ones.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<Snapshot>> {
@@ -156,10 +181,17 @@ impl NextHops {
 impl Drop for NextHops {
     fn drop(&mut self) {
         self.commands.post(Command::Stop);
-        if let Some(thread) = self.thread.take() {
-            // A panic of the follower has been reported by its own thread.
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        while !thread.is_finished() {
+            // A process that is to end does not wait for it.
+            let age_ms = monotonic_ms().saturating_sub(self.last_round.load(Ordering::Relaxed));
+            if age_ms > HANGS_AFTER_MS {
+                return tracing::error!(thread = THREAD, "it hangs and is left behind");
+            }
+            std::thread::sleep(END_PAUSE);
         }
+        // A panic of the follower has been reported by its own thread.
+        let _ = thread.join();
     }
 }
 
@@ -197,4 +229,9 @@ impl Mailbox {
         let _ = rustix::io::read(&self.event, &mut count);
         self.latest.lock().expect("no holder of this lock panics").take()
     }
+}
+
+fn monotonic_ms() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }

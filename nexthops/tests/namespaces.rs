@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nexthops::{Mac, NextHop, NextHops, Snapshot, Unresolved, Wanted};
@@ -271,4 +272,22 @@ fn an_entry_set_by_hand_is_used_and_left_alone() {
             .run("ip neigh")
             .contains("10.0.0.50 dev eth0 lladdr 02:00:00:00:00:50 PERMANENT")
     );
+}
+
+#[test]
+fn the_thread_goes_round_also_where_nothing_changes() {
+    if !root_or_skip("the_thread_goes_round_also_where_nothing_changes") {
+        return;
+    }
+    let net = Net::new();
+    let next_hops = net.start();
+    next_hops.set(net.wanted(&["10.0.0.2"]));
+    let last_round = next_hops.last_round();
+    for _ in 0..3 {
+        let (start, former) = (Instant::now(), last_round.load(Ordering::Relaxed));
+        while last_round.load(Ordering::Relaxed) == former {
+            assert!(start.elapsed() < Duration::from_secs(10), "no round since {former} ms");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }

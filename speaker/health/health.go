@@ -75,6 +75,9 @@ func (a Answer) Judged() judge.Answer {
 			Hangs: slices.Contains(a.Hanging, t.Name), Waits: slices.Contains(a.Waiting, t.Name),
 		})
 	}
+	for _, t := range h.Helpers {
+		answer.Helpers = append(answer.Helpers, judge.Thread{Name: t.Name, HeartbeatAge: time.Duration(t.HeartbeatAgeMs) * time.Millisecond})
+	}
 	for _, d := range h.Devices {
 		answer.Devices = append(answer.Devices, judge.Device{Interface: d.Interface, Up: d.Up})
 	}

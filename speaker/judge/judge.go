@@ -28,6 +28,9 @@ const (
 	// StarvedMax: a thread that waited this long counts as hanging where a peer is
 	// known to be well, which takes the traffic.
 	StarvedMax = 5 * time.Second
+	// HelperAgeMax: a thread that packets do not need at once hangs, or waits for a
+	// processor, if it had no heartbeat for this long. Its rounds take a second at most.
+	HelperAgeMax = 5 * time.Second
 	// SlowQuiet: a machine is slow until nothing was slow for this long. Each change
 	// has routers choose again.
 	SlowQuiet = 30 * time.Second
@@ -52,6 +55,8 @@ type Answer struct {
 	Generation uint64
 	Threads    []Thread
 	Devices    []Device
+	// Threads that packets do not need at once.
+	Helpers []Thread
 	// Active backends without a next hop.
 	Unresolved uint32
 	// Since the thread that sends health checks through the tunnels went round its
@@ -191,10 +196,21 @@ func (f *Forwarder) Wait(reason string, asked, now time.Time) {
 	}
 }
 
+// nextHopsThread of a forwarder: without it packets go where next hops were. What still
+// is as it was arrives, so a machine without it is a worse choice than others, and no
+// more: it withdraws nothing. Of the other helpers no client's packet depends.
+const nextHopsThread = "next-hops"
+
 func (f *Forwarder) seeWaits(a Answer, now time.Time) {
 	for _, t := range a.Threads {
 		if t.Waits && t.HeartbeatAge > WaitMax {
 			f.setSlow(fmt.Sprintf("thread %s waited %v for a processor", t.Name, t.HeartbeatAge), now)
+			return
+		}
+	}
+	for _, t := range a.Helpers {
+		if t.Name == nextHopsThread && t.HeartbeatAge > HelperAgeMax {
+			f.setSlow(fmt.Sprintf("thread %s has had no heartbeat for %v: it sends by next hops, routes and MTUs of that time", t.Name, t.HeartbeatAge.Round(time.Second)), now)
 			return
 		}
 	}

@@ -76,6 +76,25 @@ func TestAForwarderThatComesBackIsWaitedForUntilItHasNextHops(t *testing.T) {
 	}
 }
 
+func TestAForwarderThatFollowsNoNextHopsIsAWorseChoiceAndNoMore(t *testing.T) {
+	for name, want := range map[string]string{
+		"next-hops": "thread next-hops has had no heartbeat for 6s: it sends by next hops, routes and MTUs of that time",
+		"punt":      "", "probes": "", "take-over": "",
+	} {
+		f, answer := New(), well(began)
+		answer.Helpers = []Thread{{Name: name, HeartbeatAge: HelperAgeMax}}
+		f.Hear(answer, began)
+		if f.Reason() != "" || f.Slow() != "" {
+			t.Errorf("%s goes round: reason %q, slow %q", name, f.Reason(), f.Slow())
+		}
+		answer.Helpers[0].HeartbeatAge = HelperAgeMax + time.Second
+		f.Hear(answer, began)
+		if f.Reason() != "" || f.Slow() != want {
+			t.Errorf("%s hangs: reason %q, slow %q", name, f.Reason(), f.Slow())
+		}
+	}
+}
+
 func TestWhatIsStarvedIsSlowUntilItWasQuietForAWhile(t *testing.T) {
 	f, now := New(), began
 	hear := func(waited time.Duration) {

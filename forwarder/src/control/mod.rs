@@ -35,11 +35,11 @@ use tokio::sync::watch;
 use crate::dataplane::engine::{Engine, Inherited};
 use crate::dataplane::probe::{self, Probing};
 use crate::dataplane::tables::Tables;
-use crate::dataplane::threads::monotonic_ms;
+use crate::dataplane::threads::{Heartbeat, monotonic_ms};
 use crate::netlink::next_hops::{NextHops, Snapshot, Wanted};
 use crate::netlink::tunnel_errors::TunnelErrors;
 use crate::observe::controller::ControllerPresence;
-use crate::observe::health::Health;
+use crate::observe::health::{Health, Helpers};
 use crate::options::Options;
 use crate::process::secret;
 use crate::proto::{TakenOver, UnresolvedBackend};
@@ -181,7 +181,12 @@ impl Control {
         let planner = Planner::with_ids(ids);
         let next_hops = NextHops::start()?;
         let probing = Probing::default();
-        let health = Arc::new(Health::new(next_hops.links_up(), probing.heartbeat()));
+        let helpers = Helpers {
+            next_hops: Heartbeat::of(next_hops.last_round()),
+            probes: probing.heartbeat(),
+            take_over: Heartbeat::default(),
+        };
+        let health = Arc::new(Health::new(next_hops.links_up(), helpers));
         Ok(Control {
             options: options.clone(),
             tables,

@@ -64,6 +64,7 @@ impl Control {
             pid: std::process::id(),
             controller_absent_ms: self.controller_absent().as_millis() as u64,
             taken_over: self.taken_over.get().cloned(),
+            helpers: self.health.helpers().map(helper).collect(),
             ..Default::default()
         };
         let Some(running) = &shown.running else { return empty };
@@ -298,9 +299,14 @@ impl Control {
             plan_saved: shown.plan_saved,
             controller_absent: self.controller_absent(),
             taken_over: self.taken_over.get(),
+            health: &self.health,
         };
         page::render(running.as_ref(), &process)
     }
+}
+
+fn helper((name, age): (&str, Duration)) -> proto::HelperThread {
+    proto::HelperThread { name: name.to_owned(), heartbeat_age_ms: age.as_millis() as u64 }
 }
 
 /// What was counted, with the backend's name.

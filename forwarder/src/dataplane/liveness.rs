@@ -49,6 +49,12 @@ impl Liveness {
         publisher.iter().flat_map(|publisher| publisher.threads()).map(Heartbeat::of).collect()
     }
 
+    /// That of the thread that gives frames back to the kernel; None: there is none.
+    #[must_use]
+    pub fn punt_age(&self) -> Option<Duration> {
+        self.publisher.load().as_ref()?.punt().age()
+    }
+
     /// That of the thread that has not gone round for longest; None before the
     /// first plan.
     #[must_use]

@@ -2,6 +2,7 @@
 //! where it runs, and the clock that all of them share.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -165,6 +166,36 @@ impl ThreadStatus {
     #[must_use]
     pub fn busy_ratio(&self) -> f64 {
         f64::from(self.busy_permille.load(Ordering::Relaxed)) / 1000.0
+    }
+}
+
+/// When a thread that packets do not need at once last went round its loop:
+/// milliseconds of the monotonic clock; 0: there is no such thread.
+#[derive(Debug, Clone, Default)]
+pub struct Heartbeat(Arc<AtomicU64>);
+
+impl Heartbeat {
+    /// Of a thread that notes its rounds there.
+    #[must_use]
+    pub fn of(last_round: Arc<AtomicU64>) -> Heartbeat {
+        Heartbeat(last_round)
+    }
+
+    /// Since then; None: there is no thread.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        let last = self.0.load(Ordering::Relaxed);
+        (last > 0).then(|| Duration::from_millis(monotonic_ms().saturating_sub(last)))
+    }
+
+    /// The thread goes round its loop.
+    pub fn beat(&self) {
+        self.0.store(monotonic_ms(), Ordering::Relaxed);
+    }
+
+    /// There is no thread any more.
+    pub fn end(&self) {
+        self.0.store(0, Ordering::Relaxed);
     }
 }
 

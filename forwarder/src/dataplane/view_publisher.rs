@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use datapath::View;
 
-use crate::dataplane::threads::{REST_PAUSE, Role, Stage, ThreadStatus, monotonic_ms};
+use crate::dataplane::threads::{Heartbeat, REST_PAUSE, Role, Stage, ThreadStatus, monotonic_ms};
 
 /// What to forward by, for all threads.
 #[derive(Debug)]
@@ -29,6 +29,7 @@ pub struct ViewPublisher {
     /// A [`Stage`].
     rest: AtomicU32,
     threads: Box<[ThreadStatus]>,
+    punt: Heartbeat,
 }
 
 impl ViewPublisher {
@@ -44,7 +45,15 @@ impl ViewPublisher {
             stop: AtomicBool::new(false),
             rest: AtomicU32::new(Stage::Work as u32),
             threads: roles.map(ThreadStatus::new).collect(),
+            punt: Heartbeat::default(),
         }
+    }
+
+    /// Of the thread that gives back to the kernel what is the kernel's: it forwards by
+    /// no view.
+    #[must_use]
+    pub fn punt(&self) -> &Heartbeat {
+        &self.punt
     }
 
     /// The index of the thread with that role.

@@ -10,6 +10,9 @@ use std::process::{Command, Stdio};
 /// What a process that was started with `--announce` prints when it forwards.
 pub const FORWARDING: &str = "forwarding";
 
+/// The name of the thread that waits for successors, as the operating system shows it.
+pub const THREAD: &str = "take-over";
+
 /// Flags that a successor has and a forwarder that just starts has not.
 pub const TAKE_OVER_FLAGS: [&str; 3] = ["--take-over", "--detach", "--announce"];
 

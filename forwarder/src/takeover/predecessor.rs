@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Weak;
@@ -11,14 +11,20 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use daemon::notify::Manager;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use tokio::sync::oneshot;
 
 use crate::control::{Control, Handover};
-use crate::process::successor::TAKE_OVER_FLAGS;
+use crate::dataplane::threads::Heartbeat;
+use crate::process::successor::{TAKE_OVER_FLAGS, THREAD};
 use crate::takeover::channel::Channel;
 use crate::takeover::messages::{Answer, Hello, Offer, PROTOCOL, Step};
 use crate::takeover::process::Process;
+
+/// The longest wait, so that who looks at the heartbeat sees that the thread lives.
+const WAIT_MAX: Duration = Duration::from_millis(250);
 
 /// A successor says at once what it requires.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,6 +54,8 @@ pub struct Assets {
     pub take_over: UnixListener,
     /// Who started the service.
     pub manager: Manager,
+    /// Of the thread that waits for successors.
+    pub heartbeat: Heartbeat,
 }
 
 /// Another process forwards now.
@@ -63,8 +71,8 @@ pub fn serve(
     control: Weak<Control>,
     handed: oneshot::Sender<Handed>,
 ) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("take-over".into()).spawn(move || {
-        while let Ok((stream, _)) = assets.take_over.accept() {
+    std::thread::Builder::new().name(THREAD.into()).spawn(move || {
+        while let Ok(stream) = successor(&assets) {
             // Gone: we are ending.
             let Some(control) = control.upgrade() else { return };
             let done = Channel::new(stream)
@@ -85,6 +93,21 @@ pub fn serve(
             }
         }
     })
+}
+
+/// Waits for one. While it is dealt with there is no heartbeat: each step has a timeout.
+fn successor(assets: &Assets) -> io::Result<UnixStream> {
+    let timeout = Timespec::try_from(WAIT_MAX).expect("some milliseconds");
+    loop {
+        assets.heartbeat.beat();
+        match poll(&mut [PollFd::new(&assets.take_over, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    assets.heartbeat.end();
+    Ok(assets.take_over.accept()?.0)
 }
 
 fn hand_over(mut channel: Channel, assets: &Assets, control: &Control) -> Result<Handed> {

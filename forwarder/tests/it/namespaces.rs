@@ -250,6 +250,9 @@ fn check_what_is_counted(forwarder: &mut Forwarder) {
     assert!(
         status.threads.iter().all(|thread| thread.generation == 1 && thread.heartbeat_age_ms < 500)
     );
+    let helpers: Vec<&str> = status.helpers.iter().map(|thread| thread.name.as_str()).collect();
+    assert_eq!(helpers, ["next-hops", "punt", "take-over"]);
+    assert!(status.helpers.iter().all(|thread| thread.heartbeat_age_ms < 5000), "{status:?}");
     let devices: Vec<(bool, u32)> =
         status.devices.iter().map(|device| (device.up, device.mtu)).collect();
     assert_eq!(devices, [(true, 1500), (true, 1600)]);
@@ -257,6 +260,8 @@ fn check_what_is_counted(forwarder: &mut Forwarder) {
     let metrics = forwarder.metrics();
     for line in [
         "guideway_forwarder_up 1\n",
+        "guideway_thread_heartbeat_age_seconds{thread=\"slow-path\"} ",
+        "guideway_thread_heartbeat_age_seconds{thread=\"next-hops\"} ",
         "guideway_drop_packets_total{reason=\"no_service\"} 1\n",
         "guideway_unaccounted_packets 0\n",
         "guideway_frames_total{verdict=\"sent\"} 151\n",

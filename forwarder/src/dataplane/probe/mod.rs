@@ -34,7 +34,7 @@ use nic::{LinkSender, Tun};
 use rustix::fd::OwnedFd;
 use wire::{BATCH_MAX, CHUNK_BYTES, HEADROOM_BYTES, ethernet};
 
-use crate::dataplane::threads::{SLEEP_MAX, monotonic_ms};
+use crate::dataplane::threads::{Heartbeat, SLEEP_MAX};
 use crate::netlink::probe_routes::{ProbeRoutes, Settings};
 pub use encapsulate::Unsent;
 use encapsulate::encapsulate;
@@ -93,32 +93,10 @@ struct Running {
 #[derive(Default)]
 struct Shared {
     sending: ArcSwapOption<Sending>,
-    heartbeat: Arc<Heartbeat>,
+    heartbeat: Heartbeat,
     sent: AtomicU64,
     unsent: [AtomicU64; Unsent::ALL.len()],
     device: Mutex<Device>,
-}
-
-/// When the thread last went round its loop: milliseconds of the monotonic clock; 0:
-/// there is no thread.
-#[derive(Debug, Default)]
-pub struct Heartbeat(AtomicU64);
-
-impl Heartbeat {
-    /// Since then; None: there is no thread.
-    #[must_use]
-    pub fn age(&self) -> Option<Duration> {
-        let last = self.0.load(Ordering::Relaxed);
-        (last > 0).then(|| Duration::from_millis(monotonic_ms().saturating_sub(last)))
-    }
-
-    fn beat(&self) {
-        self.0.store(monotonic_ms(), Ordering::Relaxed);
-    }
-
-    fn end(&self) {
-        self.0.store(0, Ordering::Relaxed);
-    }
 }
 
 #[derive(Default)]
@@ -180,8 +158,8 @@ impl Probing {
 
     /// When the thread went round its loop.
     #[must_use]
-    pub fn heartbeat(&self) -> Arc<Heartbeat> {
-        Arc::clone(&self.shared.heartbeat)
+    pub fn heartbeat(&self) -> Heartbeat {
+        self.shared.heartbeat.clone()
     }
 
     /// Why probes cannot be sent, or their answers not come; None: they can, or

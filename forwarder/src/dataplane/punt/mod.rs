@@ -36,6 +36,9 @@ use wire::{BATCH_MAX, FRAME_BYTES_MAX, Frame};
 use crate::dataplane::threads::SLEEP_MAX;
 use crate::dataplane::view_publisher::ViewPublisher;
 
+/// The thread's name, as the operating system shows it.
+pub const THREAD: &str = "punt";
+
 /// Frames of one worker that may wait: two MiB, touched only when used. A TCP
 /// sender's window may come in one burst.
 const RING: usize = 1024;
@@ -201,7 +204,7 @@ impl Parts {
         let mut thread = Thread { parts: self, taps, publisher, cared: None };
         // The first plan is answered when they are there.
         thread.care();
-        std::thread::Builder::new().name("punt".into()).spawn(move || thread.run())
+        std::thread::Builder::new().name(THREAD.into()).spawn(move || thread.run())
     }
 }
 
@@ -218,6 +221,7 @@ impl Thread {
         // Zero is the calling thread. Without it all works, only less politely.
         let _ = rustix::process::setpriority_process(None, NICE);
         while !self.publisher.stopped() {
+            self.publisher.punt().beat();
             if self.cared.is_none_or(|cared| cared.elapsed() >= CARE_INTERVAL) {
                 self.care();
             }

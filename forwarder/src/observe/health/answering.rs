@@ -102,6 +102,7 @@ mod tests {
 
     use super::*;
     use crate::netlink::next_hops::LinksUp;
+    use crate::observe::health::Helpers;
     use crate::proto;
 
     fn seqpacket() -> OwnedFd {
@@ -118,7 +119,7 @@ mod tests {
         let listener = seqpacket();
         bind(&listener, &SocketAddrUnix::new(folder.path().join("health.sock")).unwrap()).unwrap();
         listen(&listener, 64).unwrap();
-        let health = Arc::new(Health::new(LinksUp::default(), Arc::default()));
+        let health = Arc::new(Health::new(LinksUp::default(), Helpers::default()));
         answer(listener, Arc::clone(&health)).unwrap();
         Served { folder, health }
     }

@@ -21,8 +21,10 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 
 use crate::dataplane::liveness::Liveness;
-use crate::dataplane::probe;
-use crate::netlink::next_hops::LinksUp;
+use crate::dataplane::threads::Heartbeat;
+use crate::dataplane::{probe, punt};
+use crate::netlink::next_hops::{self, LinksUp};
+use crate::process::successor;
 use crate::proto;
 pub use answering::{CLIENTS_MAX, answer};
 pub use watchdog::watch;
@@ -32,8 +34,8 @@ pub use watchdog::watch;
 pub struct Health {
     /// Heartbeats of the threads that packets need.
     pub liveness: Arc<Liveness>,
-    /// Of the thread that sends health checks through the tunnels.
-    probes: Arc<probe::Heartbeat>,
+    /// Of threads that packets do not need at once.
+    pub helpers: Helpers,
     /// Of what every worker forwards by; 0: no plan yet.
     generation: AtomicU64,
     /// Active backends without a next hop.
@@ -46,13 +48,25 @@ pub struct Health {
     links_up: LinksUp,
 }
 
+/// Threads that packets do not need at once. Without `next-hops` MAC addresses, routes,
+/// MTUs and the devices' links are as they were; without the others less is lost.
+#[derive(Debug, Default)]
+pub struct Helpers {
+    /// Follows the kernel's links, routes and neighbours.
+    pub next_hops: Heartbeat,
+    /// Sends health checks through the tunnels.
+    pub probes: Heartbeat,
+    /// Waits for a successor.
+    pub take_over: Heartbeat,
+}
+
 impl Health {
     /// Of a process without a plan; links are read from `links_up`.
     #[must_use]
-    pub fn new(links_up: LinksUp, probes: Arc<probe::Heartbeat>) -> Health {
+    pub fn new(links_up: LinksUp, helpers: Helpers) -> Health {
         Health {
             liveness: Arc::default(),
-            probes,
+            helpers,
             generation: AtomicU64::new(0),
             next_hops_unresolved: AtomicU32::new(0),
             handing_over: AtomicBool::new(false),
@@ -90,6 +104,17 @@ impl Health {
         self.stopping.store(true, Ordering::Release);
     }
 
+    /// The helpers that there are now, by name, and since when each has not gone round.
+    pub fn helpers(&self) -> impl Iterator<Item = (&'static str, Duration)> {
+        let ages = [
+            (next_hops::THREAD, self.helpers.next_hops.age()),
+            (punt::THREAD, self.liveness.punt_age()),
+            (probe::THREAD, self.helpers.probes.age()),
+            (successor::THREAD, self.helpers.take_over.age()),
+        ];
+        ages.into_iter().filter_map(|(name, age)| Some((name, age?)))
+    }
+
     fn phase(&self) -> proto::HealthPhase {
         if self.stopping.load(Ordering::Acquire) {
             proto::HealthPhase::Stopping
@@ -118,10 +143,11 @@ impl Health {
             pid: std::process::id(),
             generation: self.generation.load(Ordering::Acquire),
             threads: heartbeats.map(|of| thread(of.role.to_string(), of.age)).collect(),
-            probes: self.probes.age().map(|age| thread(probe::THREAD.to_owned(), age)),
+            probes: self.helpers.probes.age().map(|age| thread(probe::THREAD.to_owned(), age)),
             devices: interfaces.iter().flat_map(|known| known.iter()).map(device).collect(),
             phase: self.phase().into(),
             next_hops_unresolved: self.next_hops_unresolved.load(Ordering::Acquire),
+            helpers: self.helpers().map(|(name, age)| thread(name.to_owned(), age)).collect(),
         }
     }
 }

@@ -111,5 +111,5 @@ daemon::define_metrics! {
     WORKER_BUSY_RATIO "guideway_worker_busy_ratio" Gauge ["worker"]
         "Share of the latest second spent on frames."
     THREAD_HEARTBEAT_AGE_SECONDS "guideway_thread_heartbeat_age_seconds" Gauge ["thread"]
-        "Since the thread (a worker, the slow path, the steering thread) went round its loop."
+        "Since the thread went round its loop: a worker, the slow path, the steering thread; next-hops, punt, probes, take-over, which packets do not need at once."
 }

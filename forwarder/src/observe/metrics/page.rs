@@ -12,6 +12,7 @@ use nic::{FilterCounters, QueueCounters};
 use plan::{BackendId, Plan, ServiceId};
 
 use crate::dataplane::engine::Engine;
+use crate::observe::health::Health;
 use crate::observe::metrics::definitions;
 use crate::proto::{BackendCounters, ServiceCounters, TakenOver};
 
@@ -66,6 +67,8 @@ pub struct Process<'a> {
     pub controller_absent: Duration,
     /// Where it came from, if from a predecessor.
     pub taken_over: Option<&'a TakenOver>,
+    /// Of its threads.
+    pub health: &'a Health,
 }
 
 /// The page.
@@ -80,6 +83,7 @@ pub fn render(running: Option<&Running<'_>>, process: &Process<'_>) -> String {
     saved.value(u8::from(process.plan_saved));
     page.metric(&definitions::FORWARDER_CONTROLLER_ABSENT_SECONDS)
         .value(process.controller_absent.as_secs_f64());
+    heartbeats(&mut page, process.health);
     if let Some(note) = process.taken_over {
         take_over(&mut page, note);
     }
@@ -378,10 +382,16 @@ impl Running<'_> {
         for (index, thread) in workers.iter().enumerate() {
             busy.sample(&[&index.to_string()], thread.busy_ratio());
         }
-        let mut age = page.metric(&definitions::THREAD_HEARTBEAT_AGE_SECONDS);
-        for thread in threads {
-            let name = thread.role().to_string();
-            age.sample(&[&name], thread.heartbeat_age_ms() as f64 / 1000.0);
-        }
+    }
+}
+
+/// Of threads that packets need, and of the others.
+fn heartbeats(page: &mut Page, health: &Health) {
+    let mut age = page.metric(&definitions::THREAD_HEARTBEAT_AGE_SECONDS);
+    for thread in health.liveness.heartbeats() {
+        age.sample(&[&thread.role.to_string()], thread.age.as_secs_f64());
+    }
+    for (name, since) in health.helpers() {
+        age.sample(&[name], since.as_secs_f64());
     }
 }

@@ -154,7 +154,11 @@ type Health struct {
 	// The thread that sends health checks through the tunnels, which clients' packets
 	// do not need: while it hangs, checks fail that were never sent. Absent: the plan
 	// has none of these.
-	Probes        *ThreadHealth `protobuf:"bytes,8,opt,name=probes,proto3" json:"probes,omitempty"`
+	Probes *ThreadHealth `protobuf:"bytes,8,opt,name=probes,proto3" json:"probes,omitempty"`
+	// Threads that packets do not need at once: next-hops, punt, probes, take-over.
+	// Without `next-hops` MAC addresses, routes, MTUs and the devices above stay as they
+	// were. Those are absent that there are not.
+	Helpers       []*ThreadHealth `protobuf:"bytes,9,rep,name=helpers,proto3" json:"helpers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -245,9 +249,16 @@ func (x *Health) GetProbes() *ThreadHealth {
 	return nil
 }
 
+func (x *Health) GetHelpers() []*ThreadHealth {
+	if x != nil {
+		return x.Helpers
+	}
+	return nil
+}
+
 type ThreadHealth struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As `top -H` shows it: worker-0, slow-path, steering.
+	// As `top -H` shows it: worker-0, slow-path, steering, next-hops.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Since it last went round its loop.
 	HeartbeatAgeMs uint64 `protobuf:"varint,2,opt,name=heartbeat_age_ms,json=heartbeatAgeMs,proto3" json:"heartbeat_age_ms,omitempty"`
@@ -357,7 +368,7 @@ const file_guideway_forwarder_v1_health_proto_rawDesc = "" +
 	"\n" +
 	"\"guideway/forwarder/v1/health.proto\x12\x15guideway.forwarder.v1\"+\n" +
 	"\rHealthRequest\x12\x1a\n" +
-	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xfd\x02\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xbc\x03\n" +
 	"\x06Health\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x1e\n" +
@@ -368,7 +379,8 @@ const file_guideway_forwarder_v1_health_proto_rawDesc = "" +
 	"\adevices\x18\x05 \x03(\v2#.guideway.forwarder.v1.DeviceHealthR\adevices\x128\n" +
 	"\x05phase\x18\x06 \x01(\x0e2\".guideway.forwarder.v1.HealthPhaseR\x05phase\x120\n" +
 	"\x14next_hops_unresolved\x18\a \x01(\rR\x12nextHopsUnresolved\x12;\n" +
-	"\x06probes\x18\b \x01(\v2#.guideway.forwarder.v1.ThreadHealthR\x06probes\"L\n" +
+	"\x06probes\x18\b \x01(\v2#.guideway.forwarder.v1.ThreadHealthR\x06probes\x12=\n" +
+	"\ahelpers\x18\t \x03(\v2#.guideway.forwarder.v1.ThreadHealthR\ahelpers\"L\n" +
 	"\fThreadHealth\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12(\n" +
 	"\x10heartbeat_age_ms\x18\x02 \x01(\x04R\x0eheartbeatAgeMs\"<\n" +
@@ -407,11 +419,12 @@ var file_guideway_forwarder_v1_health_proto_depIdxs = []int32{
 	4, // 1: guideway.forwarder.v1.Health.devices:type_name -> guideway.forwarder.v1.DeviceHealth
 	0, // 2: guideway.forwarder.v1.Health.phase:type_name -> guideway.forwarder.v1.HealthPhase
 	3, // 3: guideway.forwarder.v1.Health.probes:type_name -> guideway.forwarder.v1.ThreadHealth
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	3, // 4: guideway.forwarder.v1.Health.helpers:type_name -> guideway.forwarder.v1.ThreadHealth
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_guideway_forwarder_v1_health_proto_init() }
