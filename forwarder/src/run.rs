@@ -5,9 +5,12 @@
 //!  --take-over: all of it from a running forwarder       … a successor has it all ► just ends
 //! ```
 
+use std::ffi::CString;
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +49,7 @@ const METRICS_PAUSE: Duration = Duration::from_millis(50);
 
 /// Forwards until told to stop, or until a successor does.
 pub fn run(options: Options) -> Result<()> {
+    take_name();
     logging::start();
     abort_on_panic();
     let controller = controller_uid(options.controller_user.as_deref())?;
@@ -86,6 +90,17 @@ pub fn run(options: Options) -> Result<()> {
         }
         // What we have is also our successor's: nothing is to be undone.
         Ended::HandedOver => std::process::exit(0),
+    }
+}
+
+/// One that starts anew is executed by a name in /proc, which `ps` and systemd would
+/// show.
+fn take_name() {
+    let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let name = program.file_name().map(|name| CString::new(name.as_bytes()));
+    if let Some(Ok(name)) = name {
+        // All works without.
+        let _ = rustix::thread::set_name(&name);
     }
 }
 

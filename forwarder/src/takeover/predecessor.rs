@@ -234,7 +234,11 @@ fn start_anew(
 /// service manager whose service it is: a process that took over was not
 /// started by that one.
 fn command_anew(arguments: impl Iterator<Item = OsString>, manager: &Manager) -> Command {
+    // Its file may have been replaced.
     let mut command = Command::new("/proc/self/exe");
+    if let Some(name) = std::env::args_os().next() {
+        command.arg0(name);
+    }
     command.args(arguments.filter(|argument| !TAKE_OVER_FLAGS.iter().any(|flag| argument == flag)));
     manager.hand_on(&mut command);
     command
