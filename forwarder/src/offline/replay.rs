@@ -376,7 +376,7 @@ mod tests {
         });
         std::fs::write(path("plan.json"), message.to_string()).unwrap();
         for taken_ms in [now.as_millis() as u64, 1_000, u64::from(u32::MAX) - 100] {
-            let mut capture = Writer::create(&path("in.pcap")).unwrap();
+            let mut capture = Writer::create(path("in.pcap")).unwrap();
             for unix_ms in [taken_ms, taken_ms + 500, taken_ms + 100_000] {
                 let frame = marked(&secret, unix_ms);
                 capture.write(unix_ms * 1_000_000, frame.len() as u32, &frame).unwrap();
