@@ -377,6 +377,10 @@ func (p *diagnosis) tunnelErrors() {
 
 func (p *diagnosis) devices(ctx context.Context) {
 	for _, d := range p.status.GetDevices() {
+		if d.Gone {
+			p.add(gradeFail, d.Interface, "is gone: see by `ip link` and `journalctl -k` what became of it; when an interface of that name is there again, and up, the forwarder starts anew by itself within seconds")
+			continue
+		}
 		if !d.Up {
 			p.add(gradeFail, d.Interface, "is down: ip link set %s up", d.Interface)
 			continue

@@ -90,6 +90,11 @@ pub fn run(options: Options) -> Result<()> {
         }
         // What we have is also our successor's: nothing is to be undone.
         Ended::HandedOver => std::process::exit(0),
+        Ended::Anew => {
+            tracing::warn!("interfaces that were gone are there again: starting anew");
+            control.stop();
+            Err(takeover::start_anew(&manager).into())
+        }
     }
 }
 
@@ -203,6 +208,8 @@ enum Ended {
     Stopped,
     /// A successor forwards.
     HandedOver,
+    /// Its interfaces are others now.
+    Anew,
 }
 
 /// A worker that is gone forwards nothing while the machine still attracts
@@ -228,7 +235,7 @@ async fn serve(
         serve_metrics(address, options.take_over, page.clone()).await?;
     }
     tokio::spawn(follow_next_hops(Arc::clone(&control)));
-    tokio::spawn(keep_time(Arc::clone(&control)));
+    let mut anew = tokio::spawn(keep_time(Arc::clone(&control)));
     tokio::spawn(keep_saving(Arc::clone(&control)));
     let notifier = manager.notifier();
     // What hears that we are ready may order us to stop.
@@ -247,6 +254,7 @@ async fn serve(
     let ended = tokio::select! {
         _ = term.recv() => Ended::Stopped,
         _ = int.recv() => Ended::Stopped,
+        _ = &mut anew => Ended::Anew,
         Ok(handed) = handed => {
             notifier.main_process(handed.to);
             Ended::HandedOver
@@ -301,6 +309,7 @@ async fn follow_next_hops(control: Arc<Control>) {
 
 /// An administrator may step the clock; marks of traced packets carry its time. And a
 /// controller may go away, which the log has to say. ICMP errors wait in their sockets.
+/// Ends when interfaces that were gone are there again.
 async fn keep_time(control: Arc<Control>) {
     let mut ticks = tokio::time::interval(CLOCK_INTERVAL);
     loop {
@@ -308,6 +317,9 @@ async fn keep_time(control: Arc<Control>) {
         control.keep_time();
         control.count_tunnel_errors();
         control.log_controller();
+        if control.is_to_start_anew() {
+            return;
+        }
     }
 }
 

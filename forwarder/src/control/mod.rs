@@ -16,6 +16,7 @@ mod kernel_cache;
 mod lend;
 mod machine;
 mod requests;
+mod returned;
 mod totals;
 mod view;
 
@@ -47,6 +48,7 @@ pub use capture::Capture;
 use kernel_cache::{CachedTraffic, KernelCache, Missing};
 pub use lend::{Handover, Prepared};
 use machine::{Machine, ShownDevice};
+use returned::Returned;
 use totals::NamedTotals;
 use view::Network;
 
@@ -112,6 +114,7 @@ pub struct Control {
     presence: ControllerPresence,
     /// All views'.
     unix_offset_ms: Arc<AtomicI64>,
+    returned: Mutex<Returned>,
     stopping: AtomicBool,
     /// A successor is about to go on in our place.
     handing_over: watch::Sender<bool>,
@@ -205,6 +208,7 @@ impl Control {
             shown: ArcSwap::default(),
             health,
             unix_offset_ms: Arc::new(AtomicI64::new(unix_offset_ms())),
+            returned: Mutex::default(),
             stopping: AtomicBool::new(false),
             handing_over: watch::Sender::new(false),
             taken_over: OnceLock::new(),
@@ -335,6 +339,23 @@ impl Control {
         if let Some(running) = &self.shown.load().running {
             self.tunnel_errors.read(&running.view.plan, Instant::now());
         }
+    }
+
+    /// Whether interfaces that were gone are there again, so that this process is to start
+    /// anew: to be called now and then. Never while a plan is taken or handed over.
+    pub fn is_to_start_anew(&self) -> bool {
+        let Ok(_changes) = self.changes.try_lock() else { return false };
+        let Some(running) = self.shown.load().running.clone() else { return false };
+        let latest = Arc::clone(&self.next_hops.watch().borrow());
+        let opened = running.devices.iter().map(|device| {
+            let name = device.interface.as_str();
+            // It may have another name by now; links may not have been read yet.
+            let is_there = latest.links.contains_key(&device.index)
+                || returned::index_of(name) == Some(device.index);
+            (name, is_there)
+        });
+        let mut returned = self.returned.lock().expect("no holder of this lock panics");
+        returned.look(opened, returned::is_up)
     }
 
     /// Looks at the clock that people and programs set: to be called now and

@@ -395,6 +395,7 @@ impl Forwarding {
                 tap,
                 tap_missing,
                 zero_copy: device.zero_copy,
+                gone: link.is_none(),
             }
         };
         self.devices.iter().zip(self.engine.ports()).map(device).collect()

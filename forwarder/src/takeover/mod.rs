@@ -50,5 +50,5 @@ mod process;
 mod successor;
 
 pub use channel::Channel;
-pub use predecessor::{Assets, Handed, serve};
+pub use predecessor::{Assets, Handed, serve, start_anew};
 pub use successor::{Predecessor, ask};

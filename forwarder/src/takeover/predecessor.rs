@@ -132,7 +132,7 @@ fn hand_over(mut channel: Channel, assets: &Assets, control: &Control) -> Result
     }
     // No way back: what the successor does from here on is not known.
     if let Err(error) = forwards(&mut channel, &successor) {
-        start_anew(channel, &successor, &assets.manager, &*error);
+        replace(channel, &successor, &assets.manager, &*error);
     }
     // Plans are the successor's now; the lock is never given back.
     std::mem::forget(handover);
@@ -212,7 +212,7 @@ fn forwards(channel: &mut Channel, successor: &Process) -> Result<()> {
 
 /// The successor got stuck or died when it had everything: no process must use
 /// the sockets any more, and we begin again with new ones.
-fn start_anew(
+fn replace(
     channel: Channel,
     successor: &Process,
     manager: &Manager,
@@ -225,9 +225,15 @@ fn start_anew(
         tracing::error!(pid = successor.pid, "the successor does not end");
     }
     drop(channel);
-    let error = command_anew(std::env::args_os().skip(1), manager).exec();
+    let error = start_anew(manager);
     tracing::error!(%error, "starting anew failed: ending, for the service manager to start us");
     std::process::exit(1)
+}
+
+/// Executes this program in this process, as after a kill: new sockets, the tables taken
+/// over. Returns why that cannot be done.
+pub fn start_anew(manager: &Manager) -> io::Error {
+    command_anew(std::env::args_os().skip(1), manager).exec()
 }
 
 /// This program as it was started, but not in anybody's place, and under the

@@ -11,6 +11,7 @@ mod probes;
 mod program;
 mod punt;
 mod return_paths;
+mod returned;
 mod steering;
 mod take_over;
 mod take_over_states;

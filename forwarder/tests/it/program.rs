@@ -276,6 +276,10 @@ impl Client {
         answer.map(tonic::Response::into_inner)
     }
 
+    pub fn counters(&mut self) -> GetCountersResponse {
+        self.runtime.block_on(self.client.get_counters(GetCountersRequest {})).unwrap().into_inner()
+    }
+
     pub fn status(&mut self) -> GetStatusResponse {
         self.runtime
             .block_on(self.client.get_status(GetStatusRequest::default()))

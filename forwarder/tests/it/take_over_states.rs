@@ -69,8 +69,8 @@ fn plan() -> Value {
 }
 
 /// A machine on which at any time one process is to forward.
-struct Machine {
-    net: Net,
+pub struct Machine {
+    pub net: Net,
     folder: tempfile::TempDir,
     children: Vec<Child>,
     /// Hears what arrives at the backend.
@@ -80,7 +80,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn start() -> Machine {
+    pub fn start() -> Machine {
         let net = Net::new(2, 11..=11);
         let backend = net.backend.inside(|| {
             let gre = rustix::net::Protocol::from_raw(std::num::NonZero::new(47).unwrap());
@@ -102,7 +102,7 @@ impl Machine {
         self.children.push(child);
     }
 
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         Client::connect(self.folder.path())
     }
 
@@ -139,7 +139,7 @@ impl Machine {
     }
 
     /// Packets flow, by one process, which has the plan; its number.
-    fn assert_one_forwards(&mut self) -> u32 {
+    pub fn assert_one_forwards(&mut self) -> u32 {
         let survivor = self.survivor();
         let start = Instant::now();
         while !self.arrives() {

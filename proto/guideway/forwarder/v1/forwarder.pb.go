@@ -1441,7 +1441,10 @@ type Device struct {
 	// Not empty: why there is none.
 	TapMissing string `protobuf:"bytes,8,opt,name=tap_missing,json=tapMissing,proto3" json:"tap_missing,omitempty"`
 	// All its queues were granted zero-copy.
-	ZeroCopy      bool `protobuf:"varint,9,opt,name=zero_copy,json=zeroCopy,proto3" json:"zero_copy,omitempty"`
+	ZeroCopy bool `protobuf:"varint,9,opt,name=zero_copy,json=zeroCopy,proto3" json:"zero_copy,omitempty"`
+	// The interface that was opened is not there any more. When one of its name is there
+	// again, and up, the forwarder starts anew.
+	Gone          bool `protobuf:"varint,10,opt,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1535,6 +1538,13 @@ func (x *Device) GetTapMissing() string {
 func (x *Device) GetZeroCopy() bool {
 	if x != nil {
 		return x.ZeroCopy
+	}
+	return false
+}
+
+func (x *Device) GetGone() bool {
+	if x != nil {
+		return x.Gone
 	}
 	return false
 }
@@ -3850,7 +3860,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"generation\x12\x10\n" +
 	"\x03cpu\x18\x04 \x01(\x05R\x03cpu\x12\x1d\n" +
 	"\n" +
-	"busy_ratio\x18\x05 \x01(\x01R\tbusyRatioJ\x04\b\x01\x10\x02\"\xdc\x01\n" +
+	"busy_ratio\x18\x05 \x01(\x01R\tbusyRatioJ\x04\b\x01\x10\x02\"\xf0\x01\n" +
 	"\x06Device\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x12\n" +
@@ -3861,7 +3871,9 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x03tap\x18\a \x01(\tR\x03tap\x12\x1f\n" +
 	"\vtap_missing\x18\b \x01(\tR\n" +
 	"tapMissing\x12\x1b\n" +
-	"\tzero_copy\x18\t \x01(\bR\bzeroCopy\"S\n" +
+	"\tzero_copy\x18\t \x01(\bR\bzeroCopy\x12\x12\n" +
+	"\x04gone\x18\n" +
+	" \x01(\bR\x04gone\"S\n" +
 	"\x11UnresolvedBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
