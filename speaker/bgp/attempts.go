@@ -54,6 +54,8 @@ type watched struct {
 	removed chan struct{}
 	// What the kernel had dropped when the attempt began.
 	before atomic.Pointer[kernelDrops]
+	// An attempt has no outcome yet.
+	trying atomic.Bool
 }
 
 // attemptLog is the handler of GoBGP's log.
@@ -100,9 +102,12 @@ func (l attemptLog) look(record slog.Record) {
 		return
 	}
 	reason := ""
-	switch record.Message {
+	switch wasTrying := w.trying.Swap(record.Message == logConnecting); record.Message {
 	case logConnecting:
 		w.before.Store(countDrops())
+		if wasTrying { // it could not send its OPEN any more, which GoBGP does not tell
+			reason = closedByRouter
+		}
 	case logFailed:
 		record.Attrs(func(a slog.Attr) bool {
 			reason = w.whyNotConnected(a.Value.String())
@@ -212,7 +217,7 @@ func (w *watched) whyDropped() string {
 // refuse.
 func (w *watched) whyRefused(message []byte, err error) string {
 	switch {
-	case errors.Is(err, errRemoved), errors.Is(err, errNoSocket):
+	case errors.Is(err, errRemoved):
 		return ""
 	case errors.Is(err, errNotAcknowledged), errors.Is(err, errSilent):
 		if reason := w.whyDropped(); reason != "" {
@@ -222,8 +227,8 @@ func (w *watched) whyRefused(message []byte, err error) string {
 			return err.Error() + ": it may demand TTL 255 (ttl_security)"
 		}
 		return err.Error()
-	case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET):
-		return "the router closed the connection without a NOTIFICATION: it may not have this machine's address as a neighbor's"
+	case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET), errors.Is(err, errNoSocket): // one that was reset has no peer
+		return closedByRouter
 	case err != nil:
 		return err.Error()
 	}
@@ -275,6 +280,8 @@ func (w *watched) whyOpenIsRefused(open *bgp.BGPOpen) string {
 	}
 	return ""
 }
+
+const closedByRouter = "the router closed the connection without a NOTIFICATION: it may not have this machine's address as a neighbor's"
 
 var (
 	errRemoved         = errors.New("the neighbor was removed")

@@ -173,6 +173,15 @@ func TestANeighborIsRemovedWhileItsRouterIsSilent(t *testing.T) {
 	}
 }
 
+// One that resets each connection leaves no socket to look at, or no time to send an OPEN.
+func TestARouterThatResetsEachConnectionSaysWhy(t *testing.T) {
+	n := newNamespace(t)
+	n.start("python3", "-c", "import socket, struct\ns = socket.create_server(('192.0.2.254', 179))\nwhile True:\n c = s.accept()[0]\n c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))\n c.close()")
+	s := newSpeaker(t)
+	set(t, s, wanted(route4))
+	saysWhy(t, s, "closed the connection without a NOTIFICATION")
+}
+
 func TestWhatRoutersSayIsCutAndQuoted(t *testing.T) {
 	w := &watched{Neighbor: Neighbor{ASN: 64513}, own: Identity{ASN: 64512, RouterID: netip.MustParseAddr("192.0.2.1")}}
 	shutdown := func(text string) []byte {
