@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"golang.org/x/sys/unix"
 )
 
 // saysWhy waits until the session's reason has all of these texts.
@@ -190,6 +192,11 @@ func TestWhatRoutersSayIsCutAndQuoted(t *testing.T) {
 			t.Fatal(err)
 		}
 		return data
+	}
+	for _, err := range []error{io.EOF, unix.ECONNRESET, errNoSocket} {
+		if got := w.whyRefused(nil, err); got != closedByRouter {
+			t.Errorf("%v: %q", err, got)
+		}
 	}
 	for name, c := range map[string]struct {
 		message []byte
