@@ -175,14 +175,24 @@ fn check_file(path: &Path, stat: &Stat) -> io::Result<()> {
     check_owner(path, stat)
 }
 
+/// What is root's is not given to a user who tries what takes root.
+fn another_owner(owner: u32, own: u32, path: &Path) -> String {
+    if owner == 0 {
+        return format!(
+            "belongs to root, and this runs as user {own}: run it as root, or give it a directory of its own"
+        );
+    }
+    format!(
+        "belongs to user {owner}, who could change it behind the forwarder's back: look at it, then chown {own} {}",
+        path.display()
+    )
+}
+
 fn check_owner(path: &Path, stat: &Stat) -> io::Result<()> {
     let (owner, own) = (stat.st_uid, geteuid().as_raw());
     let path_text = path.display();
     if owner != own {
-        let why = format!(
-            "belongs to user {owner}, who could change it behind the forwarder's back: look at it, then chown {own} {path_text}"
-        );
-        return Err(refused(path, &why));
+        return Err(refused(path, &another_owner(owner, own, path)));
     }
     if stat.st_mode & OTHERS_WRITE != 0 {
         let why = format!(
@@ -325,6 +335,7 @@ mod tests {
         assert!(error.contains("mode 1770") && error.contains("chmod go-w"), "{error}");
         if geteuid().is_root() {
             std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o700)).unwrap();
+            assert!(!another_owner(0, 65534, folder.path()).contains("chown"));
             std::os::unix::fs::chown(folder.path(), Some(65534), None).unwrap();
             let error = refusal(folder.path());
             assert!(error.contains("user 65534") && error.contains("chown 0"), "{error}");
