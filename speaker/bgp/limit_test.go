@@ -25,10 +25,8 @@ func TestASessionOverWhichTooManyRoutesComeEndsAndIsTriedAgain(t *testing.T) {
 	set(t, s, want)
 	router := want.Neighbors[0].Address
 	eventually(t, time.Minute, "the session has ended by its limit", func() bool { return s.state(router).Reason == overLimit })
-	// BIRD says what it was told.
-	eventually(t, 5*time.Second, "the router was told why", func() bool {
-		return strings.Contains(r.birdc("show", "protocols", "all", "lb"), "Maximum number of prefixes")
-	})
+	// Whether the router hears why is not certain: what it still sends has the kernel reset the
+	// connection.
 	ended := s.state(router)
 	if ended.Established() {
 		t.Errorf("%+v", ended)
