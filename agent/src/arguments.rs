@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use daemon::logging;
 
 use crate::{multipath, timestamps};
 
@@ -17,6 +18,11 @@ pub struct Arguments {
     /// The config (docs/agent.md)
     #[arg(long, global = true, value_name = "FILE", default_value = "/etc/guideway/agent.yaml")]
     pub config: PathBuf,
+
+    /// How to log: text or json
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text",
+        value_parser = logging::Format::parse)]
+    pub log_format: logging::Format,
 
     /// Take the program that is pinned off its interface, and end
     #[arg(long, conflicts_with = "check")]
@@ -57,6 +63,8 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
+    /// Print the version
+    Version,
 }
 
 /// How results are printed.
@@ -77,5 +85,14 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn it_has_a_version_and_two_log_formats() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+        assert!(matches!(parse("agent version").unwrap().command, Some(Command::Version)));
+        assert_eq!(parse("agent").unwrap().log_format, logging::Format::Text);
+        assert_eq!(parse("agent --log-format json").unwrap().log_format, logging::Format::Json);
+        assert!(parse("agent --log-format xml").is_err());
     }
 }

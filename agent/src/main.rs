@@ -53,9 +53,13 @@ fn restore_syn_cookies() -> ExitCode {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    logging::start();
+    logging::start(arguments.log_format);
     if let Some(Command::Doctor { output }) = arguments.command {
         return doctor::run(&arguments.config, output);
+    }
+    if let Some(Command::Version) = arguments.command {
+        println!("guideway-agent {}", env!("CARGO_PKG_VERSION"));
+        return ExitCode::SUCCESS;
     }
     if let Some(Command::RestoreSynCookies) = arguments.command {
         return restore_syn_cookies();

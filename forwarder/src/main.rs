@@ -61,6 +61,9 @@ struct RunArgs {
     /// Whose plans are taken: the controller's user, by name or number [default: the own]
     #[arg(long, value_name = "USER")]
     controller_user: Option<String>,
+    /// How to log: text or json
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = logging::Format::parse)]
+    log_format: logging::Format,
     /// Serve Prometheus metrics at http://ADDRESS/metrics
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<std::net::SocketAddr>,
@@ -207,6 +210,7 @@ fn options(args: RunArgs) -> Options {
         busy_poll: args.busy_poll,
         take_over: args.take_over,
         announce: args.announce,
+        log_format: args.log_format,
         controller_user: args.controller_user,
     }
 }

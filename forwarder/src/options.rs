@@ -26,6 +26,8 @@ pub struct Options {
     pub take_over: bool,
     /// Say on stdout when packets flow.
     pub announce: bool,
+    /// How the log's lines look.
+    pub log_format: daemon::logging::Format,
     /// Whose plans are taken: a name or a number; None: this process's user.
     pub controller_user: Option<String>,
 }

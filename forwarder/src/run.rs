@@ -50,7 +50,7 @@ const METRICS_PAUSE: Duration = Duration::from_millis(50);
 /// Forwards until told to stop, or until a successor does.
 pub fn run(options: Options) -> Result<()> {
     take_name();
-    logging::start();
+    logging::start(options.log_format);
     abort_on_panic();
     let controller = controller_uid(options.controller_user.as_deref())?;
     let up = match predecessor(&options)? {
