@@ -147,6 +147,8 @@ func (w *watched) whyNotConnected(failure string) string {
 	switch {
 	case is(unix.ECONNREFUSED):
 		return fmt.Sprintf("connection refused: no BGP daemon listens on port %d there, or a firewall rejects the connection", bgpPort)
+	case is(unix.ECONNRESET): // before connect returned
+		return closedByRouter
 	case is(unix.EHOSTUNREACH):
 		return w.whyUnreachable()
 	case is(unix.ENETUNREACH):

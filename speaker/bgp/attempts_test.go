@@ -193,6 +193,9 @@ func TestWhatRoutersSayIsCutAndQuoted(t *testing.T) {
 		}
 		return data
 	}
+	if got := w.whyNotConnected("dial tcp 192.0.2.254:179: connect: " + unix.ECONNRESET.Error()); got != closedByRouter {
+		t.Errorf("%q", got)
+	}
 	for _, err := range []error{io.EOF, unix.ECONNRESET, errNoSocket} {
 		if got := w.whyRefused(nil, err); got != closedByRouter {
 			t.Errorf("%v: %q", err, got)
