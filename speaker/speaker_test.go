@@ -217,11 +217,11 @@ func TestAMachineThatIsSlowAnnouncesWorseRoutes(t *testing.T) {
 	// stands for its thread: there is no heartbeat, and the kernel says that it waits.
 	starved := wellAt(7)
 	starved.Pid = startStarved(t)
-	starved.Threads = []*forwarderv1.ThreadHealth{{Name: "sh", HeartbeatAgeMs: 300}}
+	starved.Threads = []*forwarderv1.ThreadHealth{{Name: "sh", HeartbeatAgeMs: 1300}}
 	m.forwarder(starved)
 	m.until("slow", func(s *speakerv1.State) bool {
 		worse := slices.Equal(s.GetNeighbors()[0].GetAttributes(), []string{"med 1000", "prepend 1"})
-		return announces(1)(s) && worse && strings.Contains(s.GetSlow(), "thread sh waited 300ms for a processor")
+		return announces(1)(s) && worse && strings.Contains(s.GetSlow(), "thread sh waited 1.3s for a processor")
 	})
 }
 

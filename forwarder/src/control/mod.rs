@@ -414,11 +414,17 @@ impl Control {
     fn check(&self, changes: &Changes, message: &plan_proto::Plan) -> Result<(), Refusal> {
         let cluster =
             message.cluster.as_ref().ok_or_else(|| Refusal::Invalid("cluster: missing".into()))?;
+        let running =
+            self.shown.load().running.as_ref().map_or(0, |running| running.view.plan.generation);
+        if is_jump(running, message.generation) {
+            return Err(Refusal::Precondition(format!(
+                "generation: {} does not follow {running} by steps: later plans would find no room",
+                message.generation
+            )));
+        }
         let Some(machine) = &changes.machine else {
             return self.secret(&cluster.key_id, &cluster.name).map(drop);
         };
-        let running =
-            self.shown.load().running.as_ref().map_or(0, |running| running.view.plan.generation);
         if message.generation < running {
             return Err(Refusal::Precondition(format!(
                 "generation: {} is older than {running}, by which this forwarder forwards",
@@ -695,6 +701,12 @@ fn refuse_narrow(
 fn narrow_texts(plan: &Plan, snapshot: &Snapshot, devices: &[ShownDevice]) -> Vec<String> {
     let narrow = egress::narrow_for_ipv6(plan, snapshot);
     narrow.iter().map(|narrow| narrow_text(narrow, devices)).collect()
+}
+
+/// Generations count plans, ten a second at most. One that lies more than 2^32 ahead of what runs
+/// (13 years; of nothing: 2^48) was made up, and none could ever follow 2^64 - 1.
+fn is_jump(running: u64, wanted: u64) -> bool {
+    if running == 0 { wanted > 1 << 48 } else { wanted > running.saturating_add(1 << 32) }
 }
 
 fn narrow_text(narrow: &egress::Narrow, devices: &[ShownDevice]) -> String {

@@ -445,8 +445,11 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     refuse(&mut forwarder, &other_key, FailedPrecondition, "--secret-file");
     let no_address = with("/backends/0/address", json!("10.0.1.999"));
     refuse(&mut forwarder, &no_address, InvalidArgument, "backends[0].address");
+    let made_up = with("/generation", json!(u64::MAX.to_string()));
+    refuse(&mut forwarder, &made_up, FailedPrecondition, "by steps");
     assert_eq!(forwarder.status().generation, 0);
     forwarder.set_plan(&good).unwrap();
+    refuse(&mut forwarder, &made_up, FailedPrecondition, "by steps");
     refuse(&mut forwarder, &with("/generation", json!("4")), FailedPrecondition, "older");
     let other_device = with("/forwarder/interfaces/1/driver", json!("DRIVER_AF_PACKET"));
     refuse(&mut forwarder, &other_device, FailedPrecondition, "restart required");
