@@ -44,6 +44,19 @@ impl Process {
         poll(&mut descriptors, Some(&timeout)).is_ok_and(|ready| ready > 0)
     }
 
+    /// True if one of its threads runs, or waits for a processor or for the kernel, which
+    /// has one lock for all that changes interfaces. Of one that sleeps or was stopped
+    /// nothing is to be hoped.
+    #[must_use]
+    pub fn is_at_work(&self) -> bool {
+        let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", self.pid)) else { return false };
+        tasks.flatten().any(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // Behind the name, which is in parentheses and may hold any character.
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['R', 'D']))
+        })
+    }
+
     /// Ends it at once.
     pub fn kill(&self) {
         // It may have ended by itself.
@@ -68,5 +81,20 @@ mod tests {
         assert!(process.is_gone(Duration::from_secs(5)));
         child.wait().unwrap();
         assert!(!Process::own().unwrap().is_gone(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_process_that_runs_is_at_work_and_one_that_was_stopped_is_not() {
+        let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let process = Process::other(child.id(), pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        assert!(process.is_at_work());
+        pidfd_send_signal(&process.handle, Signal::STOP).unwrap();
+        while process.is_at_work() {
+            std::thread::yield_now(); // until the signal has reached it
+        }
+        process.kill();
+        child.wait().unwrap();
+        assert!(!process.is_at_work());
     }
 }
