@@ -3,14 +3,13 @@
 #
 #   tools/test.sh [fast | check]
 #
-#   1. build      the programs that labs run
+#   1. build      every Rust test program, and the programs that labs run
 #   2. labs       whole data centres in namespaces, two at a time (lab/...)
 #   3. Rust       units, properties, golden packets, namespaces
 #   4. Go         units, golden configs; beside 3, as those that take long wait for timers
 #
-# `fast` leaves out what needs root or the programs: it is 3 and 4. Rust's test
-# programs are built, and with `check` lints run, at the lowest priority beside
-# 1 and 2: labs mostly wait.
+# `fast` leaves out what needs root or the programs: it is 3 and 4. `check`
+# lints as well, at the lowest priority beside 1 and 2: labs mostly wait.
 #
 # Programs for labs are those that `cargo test` builds anyway: nothing is built
 # twice. GUIDEWAY_BIN says where they are.
@@ -38,7 +37,7 @@ readonly mode=${1-all}
 main() {
     case $mode in
     all | fast | check) ;;
-    lint | build_tests | go_tests) # by `beside`
+    lint | go_tests) # by `beside`
         $mode
         exit
         ;;
@@ -56,14 +55,12 @@ main() {
     [[ $mode != check ]] || beside lint nice -n 19
     if [[ $mode != fast ]]; then
         stage build build
-        beside build_tests nice -n 19 >"$LOGS/build_tests.log" 2>&1
         stage labs .cache/bin/gotest -count=1 -p 1 -timeout 40m -parallel 99 ./lab/...
-        stage "build, the rest" end build_tests
     fi
     [[ $mode != check ]] || stage "lint, the rest" wait "${running[lint]}"
-    beside go_tests >"$LOGS/go_tests.log" 2>&1
+    beside go_tests >"$LOGS/go.log" 2>&1
     stage Rust rust_tests
-    stage "Go, the rest" end go_tests
+    stage "Go, the rest" end_go
     check_skips
 }
 
@@ -74,11 +71,10 @@ beside() {
     running[$1]=$!
 }
 
-# end MODE: what it printed, and how it ended.
-end() {
+end_go() {
     local status=0
-    wait "${running[$1]}" || status=$?
-    cat "$LOGS/$1.log"
+    wait "${running[go_tests]}" || status=$?
+    cat "$LOGS/go.log"
     return $status
 }
 
@@ -108,14 +104,9 @@ print_failed_lints() {
 build() {
     # Its compiler waits for cargo's last programs and fills the gaps before.
     nice -n 19 make build-go BIN="$GUIDEWAY_BIN" TRIM= &
-    # With an example, so that dependencies have the features that tests give them.
-    cargo build --workspace --bin guideway-forwarder --bin guideway-agent --example reflector
+    cargo test --workspace --no-run
     wait $!
     install -D -t "$GUIDEWAY_BIN" "${CARGO_TARGET_DIR:-target}"/debug/guideway-{forwarder,agent}
-}
-
-build_tests() {
-    cargo test --workspace --no-run
 }
 
 # Only root can load eBPF programs, and install the compilers that are missing.
