@@ -2,6 +2,9 @@ module github.com/guideway/guideway
 
 go 1.26.0
 
+// Rust builds there, also while Go's tools look for packages.
+ignore ./target
+
 require (
 	buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go v1.36.12-20260825204119-511051f7f437.1
 	buf.build/go/protovalidate v1.4.0
