@@ -5,7 +5,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = std::path::PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../proto");
     let file = |name: &str| root.join("guideway/forwarder/v1").join(name);
     let files = [file("forwarder.proto"), file("health.proto")];
-    println!("cargo:rerun-if-changed={}", root.join("guideway").display());
+    let messages = protox::compile(files, [&root])?;
+    // Not the directory: generated Go is written beside them.
+    for file in &messages.file {
+        println!("cargo:rerun-if-changed={}", root.join(file.name()).display());
+    }
     tonic_prost_build::configure()
         // Offline answers are the same as those over the socket, as JSON.
         .message_attribute("guideway.forwarder.v1.ExplainResponse", "#[derive(serde::Serialize)]")
@@ -22,6 +26,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .message_attribute("guideway.forwarder.v1.NextHop", "#[derive(serde::Serialize)]")
         .message_attribute("guideway.forwarder.v1.Drop", "#[derive(serde::Serialize)]")
         .extern_path(".guideway.plan.v1", "::plan::proto")
-        .compile_fds(protox::compile(files, [&root])?)?;
+        .compile_fds(messages)?;
     Ok(())
 }
