@@ -110,11 +110,12 @@ failed() {
 }
 
 # Inside the namespaces: the mounts a system has, and the command. What labs log is below
-# /run, which ends with the namespaces.
+# /run, which ends with the namespaces. The root is the one of all mount namespaces that
+# labs make, as on a machine: of a mere chroot they would see what is outside.
 enter() {
     local root=$1 command=$2
     shift 2
-    # `ip netns exec` changes how / propagates, so it has to be a mount.
+    # pivot_root wants a mount, and `ip netns exec` changes how / propagates.
     mount --bind "$root" "$root"
     cd "$root"
     mount -t proc proc "$root/proc"
@@ -127,10 +128,15 @@ enter() {
         mount --bind -o ro "$cargo/bin" "$root$NEW_HOME/.cargo/bin"
         mount --bind -o ro "$rustup" "$root$NEW_HOME/.rustup"
     fi
+    mkdir -p outside
+    pivot_root . outside
+    export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    hash -r
+    cd /
+    umount --lazy /outside
     local result=0
-    chroot "$root" env -i HOME="$NEW_HOME" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-        LANG=C.UTF-8 "$@" make -C "$NEW_HOME/guideway" "$command" || result=$?
-    ((result == 0)) || cp -r "$root/run/guideway-lab" "$root/logs" 2>/dev/null || true
+    env -i HOME="$NEW_HOME" PATH="$PATH" LANG=C.UTF-8 "$@" make -C "$NEW_HOME/guideway" "$command" || result=$?
+    ((result == 0)) || cp -r /run/guideway-lab /logs 2>/dev/null || true
     return "$result"
 }
 
