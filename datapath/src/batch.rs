@@ -17,11 +17,11 @@
 //! order, so that a packet finds in the connection table what an earlier one
 //! of its batch left there; and what one stage changes, no other looks at:
 //! reading changes its own frame only, choosing the connection table, sending
-//! frames, limits and the outbox. Held by `sim/tests/it/batch.rs`.
+//! frames, limits and the outbox. Held by `sim/tests/it/batch.rs`; that all who decide
+//! agree, by `sim/tests/it/agreement.rs`.
 //!
-//! Packets of stateless services are chosen for between matching and choosing,
-//! for which nothing but their own buckets counts. Where the batch before had
-//! some, all packets are hashed by the key of buckets, too.
+//! Batches are alike: where the one before selected by Maglev tables or by buckets
+//! ([`Needs`]), slots are prefetched and all packets hashed by the key of buckets, too.
 //!
 //! Stages are functions of their own in the binary too, so that profilers
 //! show each.
@@ -29,35 +29,40 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use plan::group::Selected;
-use plan::{Affinity, LookupKey, LookupV4, Matched, Tracking};
-use wire::tunnel::route_option::Emitted;
-use wire::{
-    BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp, tcp_options,
-    tunnel,
-};
+use plan::{LookupKey, LookupV4, Matched, Tracking};
+use wire::{BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp, tunnel};
 
-use crate::decide::{ChosenMember, Why, decide, decide_stateless, steady_member};
+use crate::agent_options::{AgentOptions, Route};
+use crate::decide::{ChosenMember, Why, steady_member};
 use crate::drop_reason::DropReason;
 use crate::egress::BackendTunnel;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::Flows;
-use crate::forward::{Datapath, Destination, Flow, Remember, destination, match_service, receive};
+use crate::forward::{Datapath, Destination, Remember, destination, match_service, receive};
 use crate::kernel_cache::EntryWriters;
-use crate::multipath::{Opening, Selection};
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
 use crate::prefetch::{prefetch, prefetch_at};
 use crate::recorder::NoRecorder;
 use crate::recursion_limit::RecursionLimit;
-use crate::send::{OuterHeaders, headers_of, send};
+use crate::send::{headers_of, send};
 use crate::table::{Home, is_tcp, steady_backend};
 use crate::trace::{self, Mark};
 use crate::verdict::Verdict;
 use crate::view::{Traffic, View, WorkerCounters};
+use crate::worker_evidence::Undecided;
 
 /// The verdicts of a batch's frames, in their order.
 pub type Verdicts = ArrayVec<Verdict, BATCH_MAX>;
+
+/// What many of the last batch's packets were selected by.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Needs {
+    /// Slots of Maglev tables.
+    slots: bool,
+    /// The hash by the key of buckets.
+    bucket_hashes: bool,
+}
 
 /// How far a frame's packet has come.
 #[derive(Clone, Copy)]
@@ -81,21 +86,12 @@ enum Stage<'v> {
     /// Its match.
     Matched(&'v Matched),
     /// Its match, and the home of its connection's entry.
-    Service(&'v Matched, &'v Home),
-    /// Its match, of a stateless service.
-    Stateless(&'v Matched),
-    /// The same, of one with QUIC connection ids.
-    StatelessQuic(&'v Matched),
-    /// The same, of one with Multipath TCP.
-    StatelessMultipath(&'v Matched),
+    Tracked(&'v Matched, &'v Home),
     /// Its backend: the tunnel, where its member is counted, and the match if
     /// apart.
     Backend(&'v BackendTunnel, &'v Traffic, Option<&'v Traffic>),
-    /// Its match, its backend and its route option.
-    Routed(&'v Matched, ChosenMember, &'v Emitted),
-    /// Its match, its backend and that one's bucket, and what it says to agents: a SYN of
-    /// a service with Multipath TCP.
-    Opening(&'v Matched, ChosenMember, u16, Opening),
+    /// Its match, its backend and what it says to agents.
+    WithOptions(&'v Matched, ChosenMember, AgentOptions),
     /// It goes to the machine in charge of its datagram.
     Owner,
 }
@@ -121,6 +117,8 @@ struct BatchState<'v> {
     /// Of packets at [`Stage::SocketV6`], in their order.
     keys_v6: ArrayVec<LookupKey, BATCH_MAX>,
     marked: ArrayVec<Marked, BATCH_MAX>,
+    /// Which kinds of service they are of.
+    kinds: Kinds,
 }
 
 impl BatchState<'_> {
@@ -132,6 +130,33 @@ impl BatchState<'_> {
             bucket_hashes: None,
             keys_v6: ArrayVec::new(),
             marked: ArrayVec::new(),
+            kinds: Kinds::default(),
+        }
+    }
+}
+
+const STATELESS: usize = Tracking::Stateless as usize;
+const QUIC: usize = Tracking::StatelessQuic as usize;
+const MULTIPATH: usize = Tracking::StatelessMultipath as usize;
+const JOIN_PORT: usize = Tracking::JoinPort as usize;
+
+/// Which kinds of service a batch has packets of: a bit for each [`Tracking`].
+#[derive(Clone, Copy, Default)]
+struct Kinds(u8);
+
+impl Kinds {
+    fn has(self, tracking: Tracking) -> bool {
+        self.0 & 1 << tracking as u8 != 0
+    }
+
+    /// What is next for a packet whose match is found, with the home that its
+    /// connection's entry has.
+    #[inline(always)]
+    fn stage<'v>(&mut self, matched: &'v Matched, home: &'v Home) -> Stage<'v> {
+        self.0 |= 1 << matched.tracking as u8;
+        match matched.tracking {
+            Tracking::Tracked => Stage::Tracked(matched, home),
+            _ => Stage::Matched(matched),
         }
     }
 }
@@ -154,6 +179,19 @@ impl<'v> PacketState<'v> {
     #[inline(always)]
     fn begin(&mut self, meta: PacketMeta, recursion_limit: RecursionLimit, stage: Stage<'v>) {
         (self.meta, self.recursion_limit, self.stage) = (meta, recursion_limit, stage);
+    }
+
+    /// What is known of it when its member is to be chosen.
+    #[inline(always)]
+    fn undecided<'a, 'f>(
+        &'a self,
+        tracking: Tracking,
+        matched: &'a Matched,
+        frame: &'a Frame<'f>,
+        bucket_hash: Option<u64>,
+    ) -> Undecided<'a, 'f> {
+        let PacketState { hash, meta, .. } = self;
+        Undecided { matched, tracking, frame, meta, headers: None, hash: *hash, bucket_hash }
     }
 
     /// To be sent to that member, if there is a tunnel; prefetches what that
@@ -196,30 +234,26 @@ impl<'m> Datapath<'m> {
         let frames = batch.as_mut_slice();
         let mut state = BatchState::new();
         self.read_all(view, frames, &mut state, verdicts);
-        if self.uses_buckets.replace(false) {
+        if self.needs.get().bucket_hashes {
             state.bucket_hashes = Some(self.hash.bucket_flows(&state.flows, frames.len()));
         }
         self.hash.flows(&mut state.flows, frames.len());
-        self.uses_connections.set(false);
         self.match_all(view, &mut state, verdicts);
-        if self.uses_connection_ids.replace(false) {
-            self.choose_by_connection_ids(view, frames, &mut state);
-        }
-        if self.uses_buckets.get() {
-            self.choose_by_buckets(view, frames, &mut state);
-        }
-        if self.uses_multipath.replace(false) {
-            self.choose_by_multipath(view, frames, &mut state);
-        }
+        let by_bucket = self.choose_stateless::<STATELESS>(view, frames, &mut state)
+            + self.choose_stateless::<QUIC>(view, frames, &mut state)
+            + self.choose_stateless::<MULTIPATH>(view, frames, &mut state)
+            + self.choose_stateless::<JOIN_PORT>(view, frames, &mut state);
+        self.needs.set(Needs { bucket_hashes: by_bucket > frames.len() / 8, slots: false });
+        let BatchState { packets, marked, kinds, .. } = &mut state;
         let mut begin = 0;
-        for marked in &state.marked {
+        for marked in marked.iter() {
             let run = begin..marked.at;
-            self.finish(view, run, frames, &mut state.packets, outbox, verdicts);
+            self.finish(view, run, frames, (packets, *kinds), outbox, verdicts);
             self.send_marked(view, frames, marked, outbox, verdicts);
             begin = marked.at + 1;
         }
         let run = begin..frames.len();
-        self.finish(view, run, frames, &mut state.packets, outbox, verdicts);
+        self.finish(view, run, frames, (packets, *kinds), outbox, verdicts);
     }
 
     /// The last stages, of a part of the batch.
@@ -229,7 +263,7 @@ impl<'m> Datapath<'m> {
         view: &'v View,
         run: Range<usize>,
         frames: &mut [Frame<'_>],
-        packets: &mut [PacketState<'v>; BATCH_MAX],
+        (packets, kinds): (&mut [PacketState<'v>; BATCH_MAX], Kinds),
         outbox: &mut Outbox<'m>,
         verdicts: &mut Verdicts,
     ) {
@@ -237,10 +271,10 @@ impl<'m> Datapath<'m> {
         let (frames, packets) = (&mut frames[run.clone()], &mut packets[run.clone()]);
         // Apart, so that without a cache no packet tests for one.
         match &self.kernel_cache {
-            _ if !self.uses_connections.get() => {}
-            None => self.choose_all(view, frames, packets, |_, _, _, _| {}),
+            _ if !kinds.has(Tracking::Tracked) => {}
+            None => self.choose_tracked(view, frames, packets, |_, _, _, _| {}),
             Some(cache) => {
-                self.choose_all(view, frames, packets, |frame, packet, matched, chosen| {
+                self.choose_tracked(view, frames, packets, |frame, packet, matched, chosen| {
                     self.note_in_kernel_cache(cache, view, matched, frame, packet, chosen);
                 });
             }
@@ -326,10 +360,10 @@ impl<'m> Datapath<'m> {
     fn match_all<'v>(
         &'v self,
         view: &'v View,
-        BatchState { packets, flows, keys_v6, .. }: &mut BatchState<'v>,
+        BatchState { packets, flows, keys_v6, kinds, .. }: &mut BatchState<'v>,
         verdicts: &mut Verdicts,
     ) {
-        let (vips, selects) = (&view.plan.vips, self.selects.get());
+        let (vips, needs) = (&view.plan.vips, self.needs.get());
         let (mut keys_v6, mut key_v6) = (keys_v6.iter(), None);
         for ((packet, hash), verdict) in packets.iter_mut().zip(flows.hashes()).zip(verdicts) {
             let home = self.table.home(hash);
@@ -342,90 +376,44 @@ impl<'m> Datapath<'m> {
                     key_v6.and_then(|key| vips.lookup_v6(key))
                 }
                 Stage::Matched(matched) => {
-                    packet.stage = self.of_service(matched, home);
+                    packet.stage = kinds.stage(matched, home);
                     continue;
                 }
                 _ => continue,
             };
             let Some(matched) = found else {
-                packet.stage = self.match_rest(view, packet.stage, key_v6, home, verdict);
+                packet.stage = match_rest(view, packet.stage, key_v6, verdict)
+                    .map_or(Stage::Done, |matched| kinds.stage(matched, home));
                 continue;
             };
-            if selects && let Some(entry) = view.plan.group_of(matched).prefetch_slot(hash) {
+            if needs.slots
+                && let Some(entry) = view.plan.group_of(matched).prefetch_slot(hash)
+            {
                 prefetch_at(entry);
             }
-            packet.stage = self.of_service(matched, home);
+            packet.stage = kinds.stage(matched, home);
         }
     }
 
-    /// What is next for a packet whose match is found, with the home of its
-    /// connection's entry.
-    #[inline(always)]
-    fn of_service<'v>(&self, matched: &'v Matched, home: &'v Home) -> Stage<'v> {
-        match matched.tracking {
-            Tracking::Tracked => {
-                self.uses_connections.set(true);
-                Stage::Service(matched, home)
-            }
-            Tracking::Stateless | Tracking::JoinPort => {
-                self.uses_buckets.set(true);
-                Stage::Stateless(matched)
-            }
-            Tracking::StatelessQuic => {
-                self.uses_connection_ids.set(true);
-                Stage::StatelessQuic(matched)
-            }
-            Tracking::StatelessMultipath => {
-                self.uses_multipath.set(true);
-                Stage::StatelessMultipath(matched)
-            }
-        }
-    }
-
-    /// Matches what no single port was found for, or sets its verdict.
+    /// The backends of packets of tracked services. `note` sees each.
     #[inline(never)]
-    fn match_rest<'v>(
-        &self,
-        view: &'v View,
-        stage: Stage<'v>,
-        key_v6: Option<&LookupKey>,
-        home: &'v Home,
-        verdict: &mut Verdict,
-    ) -> Stage<'v> {
-        let target = match (stage, key_v6) {
-            (Stage::SocketV4(socket, _), _) => socket.target(),
-            (Stage::SocketV6, Some(key)) => key.target(),
-            _ => unreachable!("all others are matched"),
-        };
-        match destination(view.plan.vips.lookup_rest(&target)) {
-            Ok(Destination::Service(matched)) => {
-                return self.of_service(of_plan(view, &matched), home);
-            }
-            Ok(_) => {}
-            Err(reason) => *verdict = Verdict::Drop(reason),
-        }
-        Stage::Done
-    }
-
-    /// The backends of all: tracked, or else selected. `note` sees each.
-    #[inline(never)]
-    fn choose_all<'v>(
+    fn choose_tracked<'v>(
         &'v self,
         view: &'v View,
         frames: &[Frame<'_>],
         packets: &mut [PacketState<'v>],
         note: impl Fn(&Frame<'_>, &PacketState<'v>, &'v Matched, ChosenMember),
     ) {
-        let (counters, connections) = (self.counters_of(view), &self.counters.connections);
-        let (mut served, misses) = (0, connections.misses.get());
+        let counters = self.counters_of(view);
+        let (mut served, mut misses) = (0, 0);
         for (at, frame) in frames.iter().enumerate() {
-            if let Some(PacketState { stage: Stage::Service(_, home), .. }) =
+            if let Some(PacketState { stage: Stage::Tracked(_, home), .. }) =
                 packets.get(at + HOMES_AHEAD)
             {
                 prefetch(*home);
             }
             let packet = &mut packets[at];
-            let Stage::Service(matched, home) = packet.stage else { continue };
+            let Stage::Tracked(matched, home) = packet.stage else { continue };
             served += 1;
             let (meta, hash, service) = (&packet.meta, packet.hash, matched.service);
             let steady = steady_member(view.plan.group_of(matched), meta, || {
@@ -434,199 +422,61 @@ impl<'m> Datapath<'m> {
             let chosen = match steady {
                 Some(chosen) => chosen,
                 None => {
-                    self.count_unserved(matched, *meta, || segment_of(frame, *meta));
-                    let chosen = match view.plan.group_of(matched).has_earlier_slots() {
-                        false => self.choose_other(view, matched, frame, meta, hash),
-                        true => self.choose_with_second_chance(view, matched, frame, packet),
-                    };
-                    let Some(chosen) = chosen else { continue };
+                    let undecided = packet.undecided(Tracking::Tracked, matched, frame, None);
+                    let remember = Remember::of(frame);
+                    let (decision, options) =
+                        self.choose(view, undecided, remember, &mut NoRecorder);
+                    misses += u64::from(decision.why != Why::Tracked);
+                    let Some(chosen) = decision.chosen else { continue };
+                    if decision.route != Route::None {
+                        packet.stage = Stage::WithOptions(matched, chosen, options);
+                        continue;
+                    }
                     chosen
                 }
             };
             note(frame, packet, matched, chosen);
             packet.choose(view, counters, matched, chosen);
         }
-        let misses = connections.misses.get() - misses;
+        let connections = &self.counters.connections;
         connections.hits.add(served - misses);
-        // Batches are alike: where one often selects by Maglev tables, so will
-        // the next.
-        if served > 0 {
-            self.selects.set(misses > served / 8);
-        }
+        connections.misses.add(misses);
+        let Needs { bucket_hashes, slots } = self.needs.get();
+        self.needs.set(Needs { bucket_hashes, slots: slots || misses > served / 8 });
     }
 
-    /// The backends that QUIC connection ids name. Packets that have none go on to be
-    /// chosen for by buckets.
+    /// The backends of packets of services that are of one kind and have no connection
+    /// table; how many went by their buckets' hash. For each kind a function of its own,
+    /// so that it carries nothing of the others.
     #[inline(never)]
-    fn choose_by_connection_ids<'v>(
+    fn choose_stateless<'v, const TRACKING: usize>(
         &'v self,
         view: &'v View,
         frames: &[Frame<'_>],
-        BatchState { packets, .. }: &mut BatchState<'v>,
-    ) {
-        let counters = self.counters_of(view);
-        for (packet, frame) in packets.iter_mut().zip(frames) {
-            let Stage::StatelessQuic(matched) = packet.stage else { continue };
-            let payload = || match plain::udp_payload(frame.bytes(), packet.meta) {
-                Some(payload) => Some(payload),
-                None => headers_of(frame, packet.meta).udp_payload(frame.bytes()),
-            };
-            match self.named_member(view, matched, payload, &mut NoRecorder) {
-                Some(named) => packet.choose(view, counters, matched, named),
-                None => {
-                    self.uses_buckets.set(true);
-                    packet.stage = Stage::Stateless(matched);
-                }
-            }
+        BatchState { packets, bucket_hashes, kinds, .. }: &mut BatchState<'v>,
+    ) -> usize {
+        let (counters, tracking) = (self.counters_of(view), Tracking::ALL[TRACKING]);
+        let mut by_bucket = 0;
+        if !kinds.has(tracking) {
+            return by_bucket;
         }
-    }
-
-    /// The backends of stateless services' packets, which nothing else looks at.
-    #[inline(never)]
-    fn choose_by_buckets<'v>(
-        &'v self,
-        view: &'v View,
-        frames: &[Frame<'_>],
-        BatchState { packets, bucket_hashes, .. }: &mut BatchState<'v>,
-    ) {
-        let counters = self.counters_of(view);
         for (at, (packet, frame)) in packets.iter_mut().zip(frames).enumerate() {
-            let Stage::Stateless(matched) = packet.stage else { continue };
-            self.count_unserved(matched, packet.meta, || segment_of(frame, packet.meta));
-            let selector = match (view.plan.service_of(matched).affinity, &*bucket_hashes) {
-                (Affinity::Flow, Some(hashes)) => hashes[at],
-                (affinity, _) => self.hash.bucket(affinity, &headers_of(frame, packet.meta).key),
-            };
-            let group = view.plan.group_of(matched);
-            let Some(selected) = decide_stateless(group, selector) else { continue };
-            let Selected { member, backend, slot, has_route_option } = selected;
-            let chosen = ChosenMember { member, backend };
-            let option = has_route_option.then(|| group.route_option(slot, backend)).flatten();
-            match option {
-                Some(option) => packet.stage = Stage::Routed(matched, chosen, option),
-                None => packet.choose(view, counters, matched, chosen),
-            }
-        }
-    }
-
-    /// The backends of packets of services with Multipath TCP.
-    #[inline(never)]
-    fn choose_by_multipath<'v>(
-        &'v self,
-        view: &'v View,
-        frames: &[Frame<'_>],
-        BatchState { packets, bucket_hashes, .. }: &mut BatchState<'v>,
-    ) {
-        let counters = self.counters_of(view);
-        let (mut served, mut by_flow) = (0, 0);
-        for (at, (packet, frame)) in packets.iter_mut().zip(frames).enumerate() {
-            let Stage::StatelessMultipath(matched) = packet.stage else { continue };
-            served += 1;
-            let meta = packet.meta;
-            let group = view.plan.group_of(matched);
-            let plain = plain::tcp_segment(frame.bytes(), meta);
-            // Nearly all packets, and those without a move.
-            if let Some(echo) = plain.and_then(tcp_options::usual_echo)
-                && let Some(selected) = group.select_bucket(echo)
-                && !selected.has_route_option
-            {
-                self.counters.multipath[Selection::ECHO].add(1);
-                let Selected { member, backend, .. } = selected;
-                packet.choose(view, counters, matched, ChosenMember { member, backend });
+            let Stage::Matched(matched) = packet.stage else { continue };
+            if matched.tracking != tracking {
                 continue;
             }
-            let segment = || plain.or_else(|| headers_of(frame, meta).tcp_segment(frame.bytes()));
-            let key = || {
-                plain::tcp_flow(frame.bytes(), meta).unwrap_or_else(|| headers_of(frame, meta).key)
-            };
-            let selection = self.selection(matched, key, segment, &mut NoRecorder);
-            let select_by_flow = || {
-                group.select(match &*bucket_hashes {
-                    Some(hashes) => hashes[at],
-                    None => self.hash.bucket(Affinity::Flow, &key()),
-                })
-            };
-            let opening = selection.filter(|_| meta.tcp_flags.opens());
-            let bits = selection.and_then(Selection::bits);
-            by_flow += u32::from(opening.is_some() || bits.is_none());
-            let selected = match bits {
-                Some(bits) => group.select_bucket(bits),
-                None => select_by_flow(),
-            };
-            let Some(selected) = selected else { continue };
-            let Selected { member, backend, slot, has_route_option } = selected;
-            let chosen = ChosenMember { member, backend };
-            if let Some(selection) = opening {
-                let by_flow = if bits.is_none() { Some(selected) } else { select_by_flow() };
-                let Some(by_flow) = by_flow else { continue };
-                let opening = Opening { key: selection.key(), bucket: by_flow.slot as u16 };
-                packet.stage = Stage::Opening(matched, chosen, slot as u16, opening);
-                continue;
-            }
-            let option = has_route_option.then(|| group.route_option(slot, backend)).flatten();
-            match option {
-                Some(option) => packet.stage = Stage::Routed(matched, chosen, option),
-                None => packet.choose(view, counters, matched, chosen),
+            let bucket_hash = bucket_hashes.as_ref().map(|hashes| hashes[at]);
+            let undecided = packet.undecided(tracking, matched, frame, bucket_hash);
+            let (decision, options) =
+                self.choose(view, undecided, Remember::Nothing, &mut NoRecorder);
+            by_bucket += usize::from(decision.why == Why::Stateless || options.opens);
+            let Some(chosen) = decision.chosen else { continue };
+            match decision.route != Route::None || options.opens {
+                true => packet.stage = Stage::WithOptions(matched, chosen, options),
+                false => packet.choose(view, counters, matched, chosen),
             }
         }
-        // Batches are alike.
-        self.uses_buckets.set(self.uses_buckets.get() || by_flow > served / 8);
-    }
-
-    /// The backend of a packet whose connection is not as most are, or new;
-    /// None: no backend takes it.
-    // Into the loop: in a flood nearly all packets are such.
-    #[inline(always)]
-    fn choose_other(
-        &self,
-        view: &View,
-        matched: &Matched,
-        frame: &Frame<'_>,
-        meta: &PacketMeta,
-        hash: u64,
-    ) -> Option<ChosenMember> {
-        let found = self.table.find(hash, matched.service);
-        let steady = steady_member(view.plan.group_of(matched), meta, || {
-            found?.steady_backend(&self.ticks, is_tcp(meta.protocol))
-        });
-        if steady.is_some() {
-            return steady;
-        }
-        let flow = Flow { hash, found, remember: Remember::of(frame) };
-        let key = || headers_of(frame, *meta).key;
-        let never = |_, _| false;
-        let decision = self.decide(view, matched, meta, flow, key, never, &mut NoRecorder);
-        if decision.why != Why::Tracked {
-            self.counters.connections.misses.add(1);
-        }
-        decision.chosen
-    }
-
-    /// The same where earlier tables differ from the present one; None also: it is
-    /// to be sent with the backends that these have. A function of its own, so that
-    /// new connections of other services do not carry the code along.
-    #[inline(never)]
-    fn choose_with_second_chance<'v>(
-        &self,
-        view: &'v View,
-        matched: &'v Matched,
-        frame: &Frame<'_>,
-        packet: &mut PacketState<'v>,
-    ) -> Option<ChosenMember> {
-        let PacketState { hash, meta, .. } = *packet;
-        let rules = self.rules(view, matched);
-        let entry = self.table.find(hash, matched.service).map(|found| found.entry());
-        let service = view.plan.service_of(matched);
-        let selector = || self.hash.selector(service, hash, || headers_of(frame, meta).key);
-        let second_chance = |slot, why| self.gets_second_chance(view, matched, &meta, slot, why);
-        let decision = decide(&rules, entry, &meta, selector, second_chance);
-        let option = decision.option(view.plan.group_of(matched));
-        let (Why::SecondChance, Some(option)) = (decision.why, option) else {
-            return self.choose_other(view, matched, frame, &meta, hash);
-        };
-        self.counters.connections.misses.add(1);
-        packet.stage = Stage::Routed(matched, decision.chosen?, option);
-        None
+        by_bucket
     }
 
     /// Enters the flow of one in a number of data packets into the kernel flow cache, if its
@@ -718,19 +568,10 @@ impl<'m> Datapath<'m> {
                 }
                 sent
             }
-            Stage::Routed(matched, chosen, option) => {
-                self.send_with(view, frame, (meta, *hash), matched, (*chosen, option), outbox)
+            Stage::WithOptions(matched, chosen, options) => {
+                self.send_to(view, frame, (meta, *hash), matched, (*chosen, options), outbox)
             }
-            Stage::Opening(matched, chosen, slot, opening) => {
-                let group = view.plan.group_of(matched);
-                let route = group.route_option((*slot).into(), chosen.backend);
-                let options = opening.options(&view.plan, group, route);
-                self.send_with(view, frame, (meta, *hash), matched, (*chosen, &options), outbox)
-            }
-            Stage::Service(matched, _)
-            | Stage::Stateless(matched)
-            | Stage::StatelessQuic(matched)
-            | Stage::StatelessMultipath(matched) => {
+            Stage::Matched(matched) | Stage::Tracked(matched, _) => {
                 let (headers, hash, recursion_limit) = (&headers(frame), *hash, *recursion_limit);
                 let packet = Packet { headers, hash, recursion_limit };
                 self.spill(view, frame, matched, &packet, outbox)
@@ -742,25 +583,6 @@ impl<'m> Datapath<'m> {
             }
             _ => return None,
         })
-    }
-
-    /// Sends a packet with its options.
-    fn send_with(
-        &self,
-        view: &View,
-        frame: &mut Frame<'_>,
-        (meta, hash): (&PacketMeta, u64),
-        matched: &Matched,
-        (ChosenMember { member, backend }, options): (ChosenMember, &[u8]),
-        outbox: &mut Outbox<'m>,
-    ) -> Result<Verdict, DropReason> {
-        let template = view.egress.template_for(matched.profile, meta.family, backend, hash);
-        let template = template.ok_or(DropReason::NoNeighbour)?;
-        let outer = OuterHeaders { template, options: Some(options) };
-        let answering = |headers: &_| self.answering_about(view, hash, headers);
-        let verdict = send(frame, meta, hash, outer, answering, outbox)?;
-        self.counters_of(view).count(matched, member, meta.packet_bytes);
-        Ok(verdict)
     }
 
     #[cold]
@@ -786,16 +608,30 @@ fn count(member: &Traffic, matched: Option<&Traffic>, meta: &PacketMeta) {
     }
 }
 
+/// Matches what no single port was found for, or sets its verdict.
+#[inline(never)]
+fn match_rest<'v>(
+    view: &'v View,
+    stage: Stage<'v>,
+    key_v6: Option<&LookupKey>,
+    verdict: &mut Verdict,
+) -> Option<&'v Matched> {
+    let target = match (stage, key_v6) {
+        (Stage::SocketV4(socket, _), _) => socket.target(),
+        (Stage::SocketV6, Some(key)) => key.target(),
+        _ => unreachable!("all others are matched"),
+    };
+    match destination(view.plan.vips.lookup_rest(&target)) {
+        Ok(Destination::Service(matched)) => return Some(of_plan(view, &matched)),
+        Ok(_) => {}
+        Err(reason) => *verdict = Verdict::Drop(reason),
+    }
+    None
+}
+
 /// The same match where the plan has it.
 fn of_plan<'v>(view: &'v View, matched: &Matched) -> &'v Matched {
     &view.plan.matches[matched.matched as usize].matched
-}
-
-/// The TCP segment in a frame that was read before; None: there is none.
-#[inline]
-fn segment_of<'f>(frame: &'f Frame<'_>, meta: PacketMeta) -> Option<&'f [u8]> {
-    plain::tcp_segment(frame.bytes(), meta)
-        .or_else(|| headers_of(frame, meta).tcp_segment(frame.bytes()))
 }
 
 /// False for a packet that may have a mark of the tracer.

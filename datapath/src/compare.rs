@@ -1,9 +1,9 @@
 //! What becomes of tracked connections when another plan is swapped in.
 //!
 //! Pure, and no second copy of any rule: an entry is given to
-//! [`decide`](crate::decide), first by the present plan, then by the other.
+//! [`choose`], first by the present plan, then by the other.
 //!
-//! | its service's packets are | by `decide` its backend | |
+//! | its service's packets are | by `choose` its backend | |
 //! |---|---|---|
 //! | the same service's, or another's | refuses it | breaks |
 //! | no service's | | breaks |
@@ -18,7 +18,7 @@
 use plan::compare::NextServices;
 use plan::{Affinity, Plan, Service, ServiceId};
 
-use crate::decide::{ServiceRules, Signal, Why, decide};
+use crate::decide::{Known, ServiceRules, Signal, Why, choose};
 use crate::table::{Entry, EntryClass, Lifetimes, Ticks};
 
 /// Two plans of one [`plan::Planner`]: the one that is forwarded by, and
@@ -63,7 +63,7 @@ impl<'p> PlanChange<'p> {
     #[must_use]
     pub fn outcome(&self, entry: Entry, hash: u64, ticks: &Ticks) -> Option<Outcome> {
         let (_, rules) = self.before.rules(entry.service)?;
-        let now = decide(&rules.at(ticks), Some(entry), Signal::Data, || hash, |_, _| false);
+        let now = choose(&rules.at(ticks), &mut of_entry(Some(entry), hash));
         if now.why != Why::Tracked {
             return None;
         }
@@ -87,7 +87,7 @@ impl<'p> PlanChange<'p> {
         if service.tracking.is_stateless() {
             return Outcome::Unknown;
         }
-        let decision = |entry| decide(&rules.at(ticks), entry, Signal::Data, || hash, |_, _| false);
+        let decision = |entry| choose(&rules.at(ticks), &mut of_entry(entry, hash));
         if service.id == entry.service && decision(Some(entry)).why == Why::Tracked {
             return Outcome::Stays;
         }
@@ -103,6 +103,11 @@ impl<'p> PlanChange<'p> {
             _ => Outcome::Moves,
         }
     }
+}
+
+/// What is known of a connection's data.
+fn of_entry(entry: Option<Entry>, hash: u64) -> Known {
+    Known { entry, ..Known::selector(Signal::Data, hash) }
 }
 
 /// Whether a connection is one of TCP, as far as its class says.

@@ -1,11 +1,21 @@
 //! THE decision: which backend gets a packet, and what its connection's entry
 //! says afterwards (paper 3.3 and 3.4).
 //!
-//! Pure: the caller has looked the entry up, and the owner of the connection
-//! table writes the [`Effect`]. Workers do both ([`crate::forward`],
+//! Pure: who asks says by [`Evidence`] what is known of the packet, and the owner of
+//! the connection table writes the [`Effect`]. Workers do both ([`crate::forward`],
 //! [`crate::batch`]); slow path, tracer and `explain` only read. There is no
 //! second copy of these rules: [`steady_member`] is a filter in front of them,
-//! which answers "as `decide`" or nothing.
+//! which answers "as `choose`" or nothing.
+//!
+//! Which evidence is asked for, in this order, until one names a backend:
+//!
+//! | a service's packets | |
+//! |---|---|
+//! | to a join port | the port |
+//! | tracked | the flow's entry, the selector's slot |
+//! | stateless | the bucket of the five-tuple, or of the client |
+//! | stateless, with QUIC connection ids | the connection id, the bucket |
+//! | stateless, with Multipath TCP | the token or the echoed timestamp, the bucket |
 //!
 //! Where the backend of a flow's entry stays in charge:
 //!
@@ -47,9 +57,9 @@
 
 use plan::group::Selected;
 use plan::{Admission, BackendId, Group, Matched, Service, ServiceId, Tracking};
-use wire::tunnel::route_option::Emitted;
 use wire::{PacketMeta, Protocol, tcp};
 
+pub use crate::agent_options::Route;
 pub use crate::chosen_member::ChosenMember;
 use crate::clock::Now;
 use crate::recorder::Lookup;
@@ -125,17 +135,24 @@ pub enum Signal {
 impl Signal {
     /// The flags that are not [`Signal::Data`], and some that may be.
     const FLAGS: tcp::Flags = tcp::Flags(tcp::Flags::SYN.0 | tcp::Flags::FIN.0 | tcp::Flags::RST.0);
+
+    #[inline(always)]
+    pub(crate) fn of_tcp(flags: tcp::Flags) -> Signal {
+        match flags {
+            flags if flags.opens() => Signal::Syn,
+            flags if flags.has(tcp::Flags::RST) => Signal::Rst,
+            flags if flags.has(tcp::Flags::FIN) => Signal::Fin,
+            _ => Signal::Data,
+        }
+    }
 }
 
 impl From<&PacketMeta> for Signal {
     #[inline(always)]
     fn from(meta: &PacketMeta) -> Signal {
-        match meta.tcp_flags {
-            _ if meta.protocol != Protocol::TCP => Signal::Datagram,
-            flags if flags.opens() => Signal::Syn,
-            flags if flags.has(tcp::Flags::RST) => Signal::Rst,
-            flags if flags.has(tcp::Flags::FIN) => Signal::Fin,
-            _ => Signal::Data,
+        match meta.protocol {
+            Protocol::TCP => Signal::of_tcp(meta.tcp_flags),
+            _ => Signal::Datagram,
         }
     }
 }
@@ -149,6 +166,8 @@ pub struct Decision {
     pub why: Why,
     /// The selector's slot, where that selected.
     pub slot: Option<u32>,
+    /// Where else the connection may live, as the packet says.
+    pub route: Route,
     /// What becomes of the flow's entry.
     pub effect: Effect,
 }
@@ -181,15 +200,21 @@ pub enum Why {
 }
 
 impl Decision {
-    /// What the packet carries, of the group that decided.
-    #[inline]
-    #[must_use]
-    pub fn option<'g>(&self, group: &'g Group) -> Option<&'g Emitted> {
-        let (ChosenMember { backend, .. }, slot) = (self.chosen?, self.slot?);
-        match self.why {
-            Why::SecondChance => group.earlier_option(slot),
-            _ => group.route_option(slot, backend),
-        }
+    /// As the entry or the connection id says.
+    #[inline(always)]
+    fn by_name(why: Why, named: ChosenMember, effect: Effect) -> Decision {
+        Decision { chosen: Some(named), why, slot: None, route: Route::None, effect }
+    }
+
+    /// As the selector says.
+    #[inline(always)]
+    fn by_slot(why: Why, selected: Option<Selected>) -> Decision {
+        let chosen =
+            selected.map(|Selected { member, backend, .. }| ChosenMember { member, backend });
+        let slot = selected.map(|selected| selected.slot);
+        let is_moving = selected.is_some_and(|selected| selected.has_route_option);
+        let route = if is_moving { Route::Move } else { Route::None };
+        Decision { chosen, why, slot, route, effect: Effect::None }
     }
 }
 
@@ -219,91 +244,137 @@ pub enum Effect {
     Insert(Entry),
 }
 
-/// Decides about a packet whose flow's entry is `entry`. Where none decides,
-/// `gets_second_chance` is asked about the slot, and takes from the limit on those.
+/// What is known of one packet, as far as [`choose`] asks.
+pub trait Evidence {
+    /// What it says about its connection.
+    fn signal(&self) -> Signal;
+    /// Its flow's entry.
+    fn entry(&mut self) -> Option<Entry>;
+    /// The member that its QUIC connection id names.
+    fn connection_id(&mut self) -> Option<ChosenMember>;
+    /// The token or the echoed timestamp in its TCP header, whose lowest bits are a bucket.
+    fn bits(&mut self) -> Option<u32>;
+    /// The hash that selects where nothing else names a backend.
+    fn selector(&mut self) -> u64;
+    /// Whether it may still have a second chance: takes from the service's limit.
+    fn allows_second_chance(&mut self) -> bool;
+}
+
+/// Evidence that was found before, for those who only read: no limit is taken from.
+#[derive(Debug, Clone, Copy)]
+pub struct Known {
+    /// See [`Evidence::signal`].
+    pub signal: Signal,
+    /// See [`Evidence::entry`].
+    pub entry: Option<Entry>,
+    /// See [`Evidence::connection_id`].
+    pub connection_id: Option<ChosenMember>,
+    /// See [`Evidence::bits`].
+    pub bits: Option<u32>,
+    /// See [`Evidence::selector`].
+    pub selector: u64,
+}
+
+impl Known {
+    /// Nothing but the hash that selects.
+    #[must_use]
+    pub fn selector(signal: Signal, selector: u64) -> Known {
+        Known { signal, entry: None, connection_id: None, bits: None, selector }
+    }
+}
+
+impl Evidence for Known {
+    fn signal(&self) -> Signal {
+        self.signal
+    }
+
+    fn entry(&mut self) -> Option<Entry> {
+        self.entry
+    }
+
+    fn connection_id(&mut self) -> Option<ChosenMember> {
+        self.connection_id
+    }
+
+    fn bits(&mut self) -> Option<u32> {
+        self.bits
+    }
+
+    fn selector(&mut self) -> u64 {
+        self.selector
+    }
+
+    fn allows_second_chance(&mut self) -> bool {
+        true
+    }
+}
+
+/// Decides about a packet. The only place that knows which evidence comes first.
 #[inline(always)]
-pub fn decide(
-    rules: &Rules<'_>,
-    entry: Option<Entry>,
-    packet: impl Into<Signal>,
-    selector: impl FnOnce() -> u64,
-    gets_second_chance: impl FnOnce(u32, Why) -> bool,
-) -> Decision {
-    let why = match entry {
-        _ if rules.tracking == Tracking::JoinPort => return by_join_port(rules.group),
-        _ if rules.tracking.is_stateless() => {
-            return by_bucket(decide_stateless(rules.group, selector()));
+pub fn choose(rules: &Rules<'_>, packet: &mut impl Evidence) -> Decision {
+    match rules.tracking {
+        Tracking::Tracked => return by_entry(rules, packet),
+        Tracking::JoinPort => {
+            let only = Decision::by_slot(Why::JoinPort, rules.group.select(0));
+            return Decision { slot: None, route: Route::None, ..only };
         }
-        None => Why::Untracked,
-        Some(entry) => {
-            let signal = packet.into();
-            match keep(rules, &entry, signal) {
-                Err(why) => why,
-                Ok(chosen) => {
-                    let effect = effect(entry, signal, rules.expiry.ticks);
-                    let (chosen, why) = (Some(chosen), Why::Tracked);
-                    return Decision { chosen, why, slot: None, effect };
-                }
+        Tracking::StatelessQuic => {
+            if let Some(named) = packet.connection_id() {
+                return Decision::by_name(Why::ConnectionId, named, Effect::None);
             }
         }
+        Tracking::StatelessMultipath => {
+            if let Some(bits) = packet.bits() {
+                return Decision::by_slot(Why::Multipath, rules.group.select_bucket(bits));
+            }
+        }
+        Tracking::Stateless => {}
+    }
+    Decision::by_slot(Why::Stateless, rules.group.select(packet.selector()))
+}
+
+/// Decides about a packet of a tracked service: by its flow's entry, or as the selector
+/// selects.
+#[inline(always)]
+fn by_entry(rules: &Rules<'_>, packet: &mut impl Evidence) -> Decision {
+    let signal = packet.signal();
+    let why = match packet.entry() {
+        None => Why::Untracked,
+        Some(entry) => match keep(rules, &entry, signal) {
+            Err(why) => why,
+            Ok(chosen) => {
+                let effect = effect(entry, signal, rules.expiry.ticks);
+                return Decision::by_name(Why::Tracked, chosen, effect);
+            }
+        },
     };
-    let Some(Selected { member, backend, slot, .. }) = rules.group.select(selector()) else {
-        return Decision { chosen: None, why, slot: None, effect: Effect::None };
-    };
-    if gets_second_chance(slot, why) {
-        let (chosen, why) = (Some(ChosenMember { member, backend }), Why::SecondChance);
-        return Decision { chosen, why, slot: Some(slot), effect: Effect::None };
+    let selected = rules.group.select(packet.selector());
+    let Some(selected) = selected else { return Decision::by_slot(why, None) };
+    let Selected { member, backend, slot, .. } = selected;
+    let (chosen, slot) = (Some(ChosenMember { member, backend }), Some(slot));
+    if rules.group.has_earlier_slots()
+        && has_second_chance(rules.group, selected.slot, why, signal)
+        && packet.allows_second_chance()
+    {
+        let (why, route) = (Why::SecondChance, Route::Earlier);
+        return Decision { chosen, why, slot, route, effect: Effect::None };
     }
     let (service, class) = (rules.service, EntryClass::Unconfirmed);
     let entry = Entry { service, backend, class, time: rules.expiry.ticks.of(class) };
-    let chosen = ChosenMember { member, backend };
-    Decision { chosen: Some(chosen), why, slot: Some(slot), effect: Effect::Insert(entry) }
+    Decision { chosen, why, slot, route: Route::None, effect: Effect::Insert(entry) }
 }
 
 /// Whether a packet that no entry decides about may belong to a connection that an
 /// earlier table gave to another backend than the slot has now.
-pub(crate) fn has_second_chance(group: &Group, slot: u32, why: Why, signal: Signal) -> bool {
+#[inline(never)]
+fn has_second_chance(group: &Group, slot: u32, why: Why, signal: Signal) -> bool {
     matches!(why, Why::Untracked | Why::Expired)
         && !matches!(signal, Signal::Syn | Signal::Datagram)
         && group.earlier_option(slot).is_some()
 }
 
-/// Decides about a packet of a stateless service: whose bucket it is.
-#[inline(always)]
-pub(crate) fn decide_stateless(group: &Group, selector: u64) -> Option<Selected> {
-    group.select(selector)
-}
-
-/// Decides about a packet of a stateless service whose QUIC connection id names that
-/// member.
-#[inline(always)]
-pub(crate) fn decide_by_connection_id(named: ChosenMember) -> Decision {
-    Decision { chosen: Some(named), why: Why::ConnectionId, slot: None, effect: Effect::None }
-}
-
-/// Decides about a packet of a stateless service whose bucket's number is in the lowest
-/// of `bits`.
-#[inline(always)]
-pub(crate) fn decide_by_bits(group: &Group, bits: u32) -> Decision {
-    Decision { why: Why::Multipath, ..by_bucket(group.select_bucket(bits)) }
-}
-
-fn by_bucket(selected: Option<Selected>) -> Decision {
-    Decision {
-        chosen: selected.map(|Selected { member, backend, .. }| ChosenMember { member, backend }),
-        why: Why::Stateless,
-        slot: selected.map(|selected| selected.slot),
-        effect: Effect::None,
-    }
-}
-
-/// Decides about a packet to a port that is a backend's own: the group has no other.
-fn by_join_port(group: &Group) -> Decision {
-    Decision { why: Why::JoinPort, slot: None, ..by_bucket(group.select(0)) }
-}
-
-/// As [`decide`] decides, without an effect, about data whose flow's entry is
-/// steady: written in this tick, with this backend. None: ask `decide`.
+/// As [`choose`] chooses, without an effect, about data whose flow's entry is
+/// steady: written in this tick, with this backend. None: ask `choose`.
 #[inline(always)]
 #[must_use]
 pub fn steady_member(
@@ -330,38 +401,34 @@ pub struct TrackedBy {
     pub idle_ms: u64,
 }
 
-/// Decides for a thread that only reads the workers' tables: by the first of
+/// Chooses for a thread that only reads the workers' tables: by the first of
 /// them whose entry decides, as its worker would.
 #[must_use]
-pub fn decide_by_tables(
+pub fn choose_by_tables(
     tables: &[TableReader<'_>],
     rules: ServiceRules<'_>,
     hash: u64,
-    signal: Signal,
-    selector: u64,
+    known: Known,
 ) -> (Decision, Option<TrackedBy>) {
-    let tables = if rules.tracking.is_stateless() { &[] } else { tables };
+    let tables = if rules.tracking == Tracking::Tracked { tables } else { &[] };
     let mut undecided = None;
     for (worker, table) in tables.iter().enumerate() {
         let Some((entry, idle_ms)) = table.find(hash, rules.service) else { continue };
         let ticks = table.ticks();
-        let at = rules.at(&ticks);
-        let second_chance = |slot, why| has_second_chance(rules.group, slot, why, signal);
-        let by_table = decide(&at, Some(entry), signal, || selector, second_chance);
+        let by_table = choose(&rules.at(&ticks), &mut Known { entry: Some(entry), ..known });
         let tracked = Some(TrackedBy { worker, entry, idle_ms });
         if by_table.why == Why::Tracked {
             return (by_table, tracked);
         }
         undecided.get_or_insert((by_table, tracked));
     }
-    undecided.unwrap_or_else(|| (decide_untracked(rules, signal, selector), None))
+    undecided.unwrap_or_else(|| (choose_untracked(rules, known), None))
 }
 
-/// Decides about a flow without an entry, for those who only read.
+/// Chooses for a flow without an entry, for those who only read.
 #[must_use]
-pub fn decide_untracked(rules: ServiceRules<'_>, signal: Signal, selector: u64) -> Decision {
-    let second_chance = |slot, why| has_second_chance(rules.group, slot, why, signal);
-    decide(&rules.at(&Ticks::new(Now(0))), None, signal, || selector, second_chance)
+pub fn choose_untracked(rules: ServiceRules<'_>, known: Known) -> Decision {
+    choose(&rules.at(&Ticks::new(Now(0))), &mut Known { entry: None, ..known })
 }
 
 /// The entry's member, if it still decides.

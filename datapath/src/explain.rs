@@ -2,18 +2,18 @@
 //! packet: by the same stages, changing nothing.
 
 use plan::{BackendId, Found, Matched, Service, Tracking};
-use wire::tunnel::geneve;
-use wire::tunnel::route_option::{Emitted, RouteOption};
+use wire::tunnel::route_option::RouteOption;
+use wire::tunnel::{OPTIONS_BYTES_MAX, geneve};
 use wire::{CHUNK_BYTES, FlowKey, Frame, PacketMeta, Protocol, ethernet, tcp};
 
+use crate::agent_options::AgentOptions;
 use crate::connection_id;
 use crate::decide::{
-    ServiceRules, Signal, TrackedBy, Why, decide_by_bits, decide_by_connection_id,
-    decide_by_tables, decide_untracked,
+    Known, ServiceRules, Signal, TrackedBy, Why, choose_by_tables, choose_untracked,
 };
 use crate::drop_reason::DropReason;
 use crate::flow_hash::FlowHash;
-use crate::multipath::{self, Selection};
+use crate::multipath::{FLAGS_OFFSET, Selection};
 use crate::next_hop::NextHop;
 use crate::send::OuterHeaders;
 use crate::table::{EntryClass, TableReader};
@@ -101,20 +101,17 @@ pub fn explain(
     let service = view.plan.service_of(&matched);
     told.selector = hash.selector(service, flow, || *key);
     let rules = ServiceRules::of_match(view, &matched);
-    let signal = data_of(key);
-    let untracked = decide_untracked(rules, signal, told.selector);
-    told.slot = untracked.slot;
-    told.by_hash = untracked.slot.and(untracked.chosen).map(|chosen| chosen.backend);
-    let (mut decision, tracked) = decide_by_tables(tables, rules, flow, signal, told.selector);
+    let signal = details.tcp_header.and_then(signal_of).unwrap_or_else(|| data_of(key));
+    let by_flow = Known::selector(signal, told.selector);
+    let by_hash = choose_untracked(rules, by_flow);
+    told.slot = by_hash.slot;
+    told.by_hash = by_hash.slot.and(by_hash.chosen).map(|chosen| chosen.backend);
     told.connection_id = details.connection_id.and_then(|id| read(hash, service, key, id));
-    if let Some(named) = told.connection_id.as_ref().and_then(|said| said.named.ok()) {
-        decision = decide_by_connection_id(named);
-    }
-    let group = view.plan.group_of(&matched);
+    let connection_id = told.connection_id.as_ref().and_then(|said| said.named.ok());
     let selection = details.tcp_header.and_then(|header| select(hash, &matched, key, header));
-    if let Some(bits) = selection.and_then(Selection::bits) {
-        decision = decide_by_bits(group, bits);
-    }
+    let bits = selection.and_then(Selection::bits);
+    let known = Known { connection_id, bits, ..by_flow };
+    let (decision, tracked) = choose_by_tables(tables, rules, flow, known);
     told.multipath = selection.map(|selection| (selection, decision.slot));
     told.tracked = tracked.map(|TrackedBy { worker, entry, idle_ms }| {
         let decides = decision.why == Why::Tracked;
@@ -131,16 +128,18 @@ pub fn explain(
     told.hop = Some(template.next_hop());
     let mut chunk = [0; CHUNK_BYTES];
     let (mut frame, meta) = small_packet(key, &mut chunk);
-    let option = decision.option(group);
     told.second_chance = decision.why == Why::SecondChance;
-    told.option = option.and_then(|option| {
-        let option = geneve::options(option).next().flatten()?;
-        RouteOption::parse(&option)?.ok()
-    });
-    let opening = selection.filter(|_| details.tcp_header.is_some_and(multipath::is_syn));
-    let opening = opening.and_then(|by| hash.opening(group, key, by));
-    let opening = opening.map(|opening| opening.options(&view.plan, group, option));
-    let options = opening.as_deref().or(option.map(Emitted::as_slice));
+    let (group, mut room) = (rules.group, [0; OPTIONS_BYTES_MAX]);
+    let options = match selection.filter(|_| signal == Signal::Syn) {
+        None => AgentOptions::of(&decision),
+        Some(by) => AgentOptions::of_opening(&decision, by.key(), group, || told.selector),
+    };
+    let options = options.bytes(&view.plan, group, backend, &mut room);
+    told.option = options
+        .into_iter()
+        .flat_map(geneve::options)
+        .flatten()
+        .find_map(|option| RouteOption::parse(&option)?.ok());
     match (OuterHeaders { template, options }).encapsulate(&mut frame, &meta, flow) {
         Ok(()) => {
             told.outer = frame.bytes()[..frame.len() - usize::from(meta.packet_bytes)].to_vec();
@@ -180,6 +179,11 @@ fn read(
 fn select(hash: &FlowHash, matched: &Matched, key: &FlowKey, header: &[u8]) -> Option<Selection> {
     let reads = matched.tracking == Tracking::StatelessMultipath && key.protocol == Protocol::TCP;
     reads.then(|| hash.multipath.selection(|| *key, header))
+}
+
+/// What a segment with that TCP header says about its connection.
+fn signal_of(header: &[u8]) -> Option<Signal> {
+    Some(Signal::of_tcp(tcp::Flags(*header.get(FLAGS_OFFSET)?)))
 }
 
 /// What a packet that opens nothing says.

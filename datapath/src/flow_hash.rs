@@ -8,13 +8,13 @@
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use arrayvec::ArrayVec;
-use plan::{Affinity, Group, Service, Tracking};
+use plan::{Affinity, Service, Tracking};
 use wire::flow::BLOCK_BYTES;
 use wire::{BATCH_MAX, Family, FlowKey};
 
 use crate::block::{Block, first_half};
 use crate::connection_id::ConnectionIdKeys;
-use crate::multipath::{MultipathKeys, Opening, Selection};
+use crate::multipath::MultipathKeys;
 use crate::secret::Secret;
 
 /// Hashes five-tuples under the cluster's keys, and reads QUIC connection ids by them.
@@ -154,7 +154,7 @@ impl FlowHash {
     /// The same where it is not the flow's hash. Not inline: new connections of
     /// all services would carry the code along.
     #[inline(never)]
-    fn other_selector(&self, service: &Service, key: &FlowKey) -> u64 {
+    pub(crate) fn other_selector(&self, service: &Service, key: &FlowKey) -> u64 {
         match service.tracking {
             Tracking::Tracked => self.client(key),
             Tracking::Stateless
@@ -215,12 +215,6 @@ impl FlowHash {
     #[inline(never)]
     pub(crate) fn bucket(&self, affinity: Affinity, key: &FlowKey) -> u64 {
         self.buckets.bucket(affinity, key)
-    }
-
-    /// What a SYN of that flow says to agents; None: no member takes new connections.
-    pub(crate) fn opening(&self, group: &Group, key: &FlowKey, by: Selection) -> Option<Opening> {
-        let by_flow = group.select(self.bucket(Affinity::Flow, key))?;
-        Some(Opening { key: by.key(), bucket: by_flow.slot as u16 })
     }
 
     /// Encrypts blocks that do not depend on each other.

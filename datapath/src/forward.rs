@@ -4,24 +4,23 @@
 use std::cell::Cell;
 
 use plan::{Found, Matched, Service, Tracking};
-use wire::tunnel::route_option::Emitted;
+use wire::tunnel::OPTIONS_BYTES_MAX;
 use wire::{Family, FlowKey, Fragment, Frame, Headers, PacketMeta, Protocol, headers};
 
+use crate::agent_options::AgentOptions;
+use crate::batch::Needs;
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
 use crate::decapsulate::decapsulate;
-use crate::decide::{
-    ChosenMember, Decision, Effect, Rules, Why, decide, decide_by_bits, decide_by_connection_id,
-    has_second_chance,
-};
+use crate::decide::{ChosenMember, Decision, Effect, Evidence, Rules, Why, choose};
 use crate::drop_reason::DropReason;
 use crate::flow_hash::FlowHash;
 use crate::kernel_cache::{CacheRegion, EntryWriters};
-use crate::limiter::ServiceLimiters;
-use crate::multipath::{Selection, is_requested};
+use crate::limiter::SecondChances;
+use crate::multipath::is_requested;
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
-use crate::recorder::{Journey, Recorder};
+use crate::recorder::{Journey, Lookup, Recorder};
 use crate::recursion_limit::RecursionLimit;
 use crate::secret::Secret;
 use crate::send::{AnswerLimits, Answering, OuterHeaders, redirect, send};
@@ -29,6 +28,7 @@ use crate::table::{ConnectionTable, Entry, EntryClass, Expiry, FoundEntry, Ticks
 use crate::trace::{Mark, Reporter, Traced, Tracer};
 use crate::verdict::{DeviceIndex, Verdict};
 use crate::view::{View, WorkerCounters};
+use crate::worker_evidence::{Undecided, WorkerEvidence};
 
 /// What one worker forwards with.
 #[derive(Debug)]
@@ -39,19 +39,11 @@ pub struct Datapath<'m> {
     pub(crate) ticks: Ticks,
     tracer: Tracer,
     answers: AnswerLimits,
-    second_chances: ServiceLimiters,
+    pub(crate) second_chances: SecondChances,
     clock: Clock,
     worker: usize,
-    /// Many of the last batch's packets had no entry.
-    pub(crate) selects: Cell<bool>,
-    /// Some of the last batch's packets were selected for by their buckets' hash.
-    pub(crate) uses_buckets: Cell<bool>,
-    /// Some of this batch's packets are of services with a connection table.
-    pub(crate) uses_connections: Cell<bool>,
-    /// Some of this batch's packets are of services with QUIC connection ids.
-    pub(crate) uses_connection_ids: Cell<bool>,
-    /// Some of this batch's packets are of services with Multipath TCP.
-    pub(crate) uses_multipath: Cell<bool>,
+    /// What the last batch's packets were chosen by.
+    pub(crate) needs: Cell<Needs>,
     /// Of the worker's queues; None: no device has one.
     pub(crate) kernel_cache: Option<EntryWriters<'m>>,
 }
@@ -73,14 +65,10 @@ impl<'m> Datapath<'m> {
             ticks: Ticks::new(Now(0)),
             tracer: Tracer::new(secret),
             answers: AnswerLimits::default(),
-            second_chances: ServiceLimiters::default(),
+            second_chances: SecondChances::default(),
             clock,
             worker,
-            selects: Cell::new(false),
-            uses_buckets: Cell::new(false),
-            uses_connections: Cell::new(false),
-            uses_connection_ids: Cell::new(false),
-            uses_multipath: Cell::new(false),
+            needs: Cell::default(),
             kernel_cache: None,
         }
     }
@@ -167,80 +155,50 @@ impl<'m> Datapath<'m> {
             Destination::Owner => return self.to_owner(view, frame, arrived, outbox),
         };
         recorder.matched(matched);
-        self.count_unserved(&matched, headers.meta(), || headers.tcp_segment(frame.bytes()));
 
-        let hash = self.hash.flow(&headers.key);
+        let (hash, meta) = (self.hash.flow(&headers.key), headers.meta());
         recorder.hashed(hash);
-        let meta = headers.meta();
-        let found = match matched.tracking {
-            Tracking::Tracked => self.table.find(hash, matched.service),
-            Tracking::Stateless
-            | Tracking::StatelessQuic
-            | Tracking::StatelessMultipath
-            | Tracking::JoinPort => None,
+        let packet = Undecided {
+            matched: &matched,
+            tracking: matched.tracking,
+            frame,
+            meta: &meta,
+            headers: Some(headers),
+            hash,
+            bucket_hash: None,
         };
-        let flow = Flow { hash, found, remember };
-        let (decision, selection) =
-            self.decide_about(view, frame, &matched, headers, flow, recorder);
-        recorder.tracked(decision.why.lookup());
-        let connections = &self.counters.connections;
-        match decision.why {
-            Why::Tracked => connections.hits.add(1),
-            Why::Stateless | Why::ConnectionId | Why::Multipath | Why::JoinPort => {}
-            _ => connections.misses.add(1),
+        let (decision, options) = self.choose(view, packet, remember, recorder);
+        match decision.why.lookup() {
+            Lookup::Hit => self.counters.connections.hits.add(1),
+            Lookup::Miss => self.counters.connections.misses.add(1),
+            Lookup::None => {}
         }
-        let Some(ChosenMember { member, backend }) = decision.chosen else {
+        let Some(chosen) = decision.chosen else {
             return self.spill(view, frame, &matched, &arrived.packet(hash), outbox);
         };
-        recorder.backend(backend);
-
-        let template = view.egress.template_for(matched.profile, meta.family, backend, hash);
-        let template = template.ok_or(DropReason::NoNeighbour)?;
-        let group = view.plan.group_of(&matched);
-        let opening = selection.filter(|_| meta.tcp_flags.opens());
-        let opening = opening.and_then(|by| self.hash.opening(group, &headers.key, by));
-        let route = decision.option(group);
-        let opening = opening.map(|opening| opening.options(&view.plan, group, route));
-        let options = opening.as_deref().or(route.map(Emitted::as_slice));
-        let outer = OuterHeaders { template, options };
-        let answering = |headers: &_| self.answering_about(view, hash, headers);
-        let verdict = send(frame, &meta, hash, outer, answering, outbox)?;
-
-        self.counters_of(view).count(&matched, member, meta.packet_bytes);
-        Ok(verdict)
+        recorder.backend(chosen.backend);
+        self.send_to(view, frame, (&meta, hash), &matched, (chosen, &options), outbox)
     }
 
-    /// Decides by what the packet itself says, where its service goes by that: a QUIC
-    /// connection id, a token, a timestamp; else by its flow.
-    fn decide_about(
+    /// Sends a packet to the member that was chosen, with what it says to agents.
+    pub(crate) fn send_to(
         &self,
         view: &View,
-        frame: &Frame<'_>,
+        frame: &mut Frame<'_>,
+        (meta, hash): (&PacketMeta, u64),
         matched: &Matched,
-        headers: &Headers,
-        flow: Flow,
-        recorder: &mut impl Recorder,
-    ) -> (Decision, Option<Selection>) {
-        let payload = || headers.udp_payload(frame.bytes());
-        let named = self.named_member(view, matched, payload, recorder);
-        let segment = || headers.tcp_segment(frame.bytes());
-        let selection = self.selection(matched, || headers.key, segment, recorder);
-        let bits = selection.and_then(Selection::bits);
-        let decision = match (named, bits) {
-            (Some(named), _) => decide_by_connection_id(named),
-            (None, Some(bits)) => {
-                let decision = decide_by_bits(view.plan.group_of(matched), bits);
-                decision.slot.into_iter().for_each(|slot| recorder.selected(slot));
-                decision
-            }
-            (None, None) => {
-                let meta = headers.meta();
-                let second_chance =
-                    |slot, why| self.gets_second_chance(view, matched, &meta, slot, why);
-                self.decide(view, matched, &meta, flow, || headers.key, second_chance, recorder)
-            }
-        };
-        (decision, selection)
+        (ChosenMember { member, backend }, options): (ChosenMember, &AgentOptions),
+        outbox: &mut Outbox<'m>,
+    ) -> Result<Verdict, DropReason> {
+        let template = view.egress.template_for(matched.profile, meta.family, backend, hash);
+        let template = template.ok_or(DropReason::NoNeighbour)?;
+        let (group, mut room) = (view.plan.group_of(matched), [0; OPTIONS_BYTES_MAX]);
+        let options = options.bytes(&view.plan, group, backend, &mut room);
+        let outer = OuterHeaders { template, options };
+        let answering = |headers: &_| self.answering_about(view, hash, headers);
+        let verdict = send(frame, meta, hash, outer, answering, outbox)?;
+        self.counters_of(view).count(matched, member, meta.packet_bytes);
+        Ok(verdict)
     }
 
     /// The packet's mark, if it is traced.
@@ -275,116 +233,48 @@ impl<'m> Datapath<'m> {
         verdict
     }
 
-    /// The member that the packet's QUIC connection id names, if its service has such;
-    /// the payload is None for what is no whole UDP datagram.
-    #[inline]
-    pub(crate) fn named_member<'f>(
+    /// Decides which backend gets a packet and what it says to agents; and remembers it
+    /// (paper 3.4).
+    #[inline(always)]
+    pub(crate) fn choose(
         &self,
         view: &View,
-        matched: &Matched,
-        payload: impl FnOnce() -> Option<&'f [u8]>,
+        packet: Undecided<'_, '_>,
+        remember: Remember,
         recorder: &mut impl Recorder,
-    ) -> Option<ChosenMember> {
-        if matched.tracking != Tracking::StatelessQuic {
-            return None;
+    ) -> (Decision, AgentOptions) {
+        self.count_unserved(packet);
+        let (group, tracking) = (view.plan.group_of(packet.matched), packet.tracking);
+        let rules = Rules { tracking, ..self.rules(view, packet.matched) };
+        let mut evidence = WorkerEvidence::new(self, view, packet);
+        let decision = choose(&rules, &mut evidence);
+        evidence.record(recorder);
+        recorder.tracked(decision.why.lookup());
+        decision.slot.into_iter().for_each(|slot| recorder.selected(slot));
+        if decision.why == Why::SecondChance {
+            recorder.second_chance();
         }
-        let quic_lb = view.plan.service_of(matched).quic_lb.as_ref()?;
-        let payload = payload()?;
-        let named = self.hash.connection_ids.member(quic_lb, view.plan.group_of(matched), payload);
-        recorder.connection_id(named.map(|_| ()));
-        self.counters.connection_ids.count(named);
-        named.ok()
-    }
-
-    /// What selects a TCP packet's bucket, if its service has Multipath TCP; the segment is
-    /// None for what is none.
-    #[inline]
-    pub(crate) fn selection<'f>(
-        &self,
-        matched: &Matched,
-        key: impl FnOnce() -> FlowKey,
-        segment: impl FnOnce() -> Option<&'f [u8]>,
-        recorder: &mut impl Recorder,
-    ) -> Option<Selection> {
-        if matched.tracking != Tracking::StatelessMultipath {
-            return None;
-        }
-        let selection = self.hash.multipath.selection(key, segment()?);
-        recorder.multipath(selection);
-        self.counters.multipath[selection.index()].add(1);
-        Some(selection)
+        let opens = tracking == Tracking::StatelessMultipath && packet.meta.tcp_flags.opens();
+        let options = match (opens, evidence.key) {
+            (false, _) => AgentOptions::of(&decision),
+            (true, key) => AgentOptions::of_opening(&decision, key, group, || evidence.selector()),
+        };
+        self.remember(view, packet, evidence.found, remember, &decision);
+        (decision, options)
     }
 
     /// Counts a SYN that requests Multipath TCP of a service that has none, whose joins
     /// will find no way to its backend. A join port's SYNs are joins.
     #[inline(always)]
-    pub(crate) fn count_unserved<'f>(
-        &self,
-        matched: &Matched,
-        meta: PacketMeta,
-        segment: impl FnOnce() -> Option<&'f [u8]>,
-    ) {
+    fn count_unserved(&self, packet: Undecided<'_, '_>) {
+        if !packet.meta.tcp_flags.opens() {
+            return;
+        }
         let is_served =
-            matches!(matched.tracking, Tracking::StatelessMultipath | Tracking::JoinPort);
-        if meta.tcp_flags.opens() && !is_served && segment().is_some_and(is_requested) {
+            matches!(packet.tracking, Tracking::StatelessMultipath | Tracking::JoinPort);
+        if !is_served && packet.tcp_segment().is_some_and(is_requested) {
             self.counters.multipath_unserved.add(1);
         }
-    }
-
-    /// The backend that the flow's entry names, or that its service's selector
-    /// selects (paper 3.4); and remembers it.
-    #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "what one packet's decision hangs on")]
-    pub(crate) fn decide(
-        &self,
-        view: &View,
-        matched: &Matched,
-        meta: &PacketMeta,
-        flow: Flow<'_>,
-        key: impl FnOnce() -> FlowKey,
-        gets_second_chance: impl FnOnce(u32, Why) -> bool,
-        recorder: &mut impl Recorder,
-    ) -> Decision {
-        let rules = self.rules(view, matched);
-        let entry = flow.found.map(|found| found.entry());
-        let of_selector = || {
-            let selector = self.hash.selector(view.plan.service_of(matched), flow.hash, key);
-            recorder.selects(selector);
-            selector
-        };
-        let decision = decide(&rules, entry, meta, of_selector, gets_second_chance);
-        if let Some(slot) = decision.slot {
-            recorder.selected(slot);
-        }
-        if decision.why == Why::SecondChance {
-            recorder.second_chance();
-        }
-        self.remember(view, matched, &flow, &decision);
-        decision
-    }
-
-    /// Whether a packet that no entry decides about names the backends that earlier
-    /// tables have in its slot: takes from the service's limit, and counts.
-    pub(crate) fn gets_second_chance(
-        &self,
-        view: &View,
-        matched: &Matched,
-        meta: &PacketMeta,
-        slot: u32,
-        why: Why,
-    ) -> bool {
-        if !has_second_chance(view.plan.group_of(matched), slot, why, meta.into()) {
-            return false;
-        }
-        let Some(limit) = view.plan.service_of(matched).second_chance else { return false };
-        // Each worker has its share of the machine's.
-        let workers = view.counters.len().saturating_sub(1).max(1) as u64;
-        let per_second = (limit.packets_per_second.get() / workers).max(1);
-        let now = self.ticks.now();
-        let allows = self.second_chances.allow(matched.service, per_second, now);
-        let counters = &self.counters.second_chances;
-        if allows { &counters.sent } else { &counters.limited }.add(1);
-        allows
     }
 
     /// Writes what was decided into the connection table.
@@ -392,20 +282,21 @@ impl<'m> Datapath<'m> {
     fn remember(
         &self,
         view: &View,
-        matched: &Matched,
-        Flow { hash, found, remember }: &Flow<'_>,
+        Undecided { matched, hash, .. }: Undecided<'_, '_>,
+        found: Option<FoundEntry<'_>>,
+        remember: Remember,
         decision: &Decision,
     ) {
         match (decision.effect, found, decision.chosen) {
-            (Effect::Update(entry), Some(found), _) if *remember != Remember::Nothing => {
-                let entry = self.within_share(view, *hash, found.entry().class, entry);
-                self.table.update(found, *hash, entry);
+            (Effect::Update(entry), Some(found), _) if remember != Remember::Nothing => {
+                let entry = self.within_share(view, hash, found.entry().class, entry);
+                self.table.update(&found, hash, entry);
             }
-            (Effect::Insert(entry), found, Some(chosen)) if *remember == Remember::All => {
+            (Effect::Insert(entry), found, Some(chosen)) if remember == Remember::All => {
                 let service = view.plan.service_of(matched);
                 self.counters_of(view).count_new_connection(matched, chosen.member);
                 let (expiry, counters) = (&self.expiry(view), &self.counters.connections);
-                self.table.insert(*hash, *found, entry, service.quota, expiry, counters);
+                self.table.insert(hash, found, entry, service.quota, expiry, counters);
             }
             _ => {}
         }
@@ -509,17 +400,6 @@ impl<'m> Datapath<'m> {
     pub(crate) fn counters_of<'v>(&self, view: &'v View) -> &'v WorkerCounters {
         &view.counters[self.worker]
     }
-}
-
-/// A packet's flow, and what the connection table has on it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Flow<'t> {
-    /// The flow hash.
-    pub hash: u64,
-    /// Its entry.
-    pub found: Option<FoundEntry<'t>>,
-    /// What may be written.
-    pub remember: Remember,
 }
 
 /// What of a decision is written into the connection table.

@@ -11,6 +11,7 @@
 //! plan, next hops and memory come in as arguments; verdicts and counters go
 //! out as values. Nothing here allocates once a worker runs.
 
+mod agent_options;
 pub mod batch;
 pub mod block;
 pub mod by_flow;
@@ -48,6 +49,7 @@ pub mod table;
 pub mod trace;
 pub mod verdict;
 pub mod view;
+mod worker_evidence;
 
 pub use by_flow::ByFlow;
 pub use clock::{Clock, Now};

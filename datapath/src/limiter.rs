@@ -17,9 +17,11 @@
 
 use std::cell::Cell;
 
-use plan::{ServiceId, limits};
+use plan::{Matched, limits};
 
 use crate::clock::Now;
+use crate::counters::Counters;
+use crate::view::View;
 
 /// A token bucket: `per_second` tokens a second, a second's worth at once.
 #[derive(Debug)]
@@ -47,10 +49,11 @@ impl Limiter {
     }
 }
 
-/// A token bucket for each service, which comes with its rate: a second's worth
-/// at once. 16 bytes for each id, of which those that are used are in memory.
+/// A token bucket for each service's second chances, a second's worth at once: each
+/// worker has its share of the machine's limit, the slow path as much as one of them.
+/// 16 bytes for each id, of which those that are used are in memory.
 #[derive(Debug)]
-pub struct ServiceLimiters(Box<[SpentTokens]>);
+pub struct SecondChances(Box<[SpentTokens]>);
 
 #[derive(Debug, Clone, Default)]
 struct SpentTokens {
@@ -59,16 +62,29 @@ struct SpentTokens {
     seen: Cell<Now>,
 }
 
-impl Default for ServiceLimiters {
-    fn default() -> ServiceLimiters {
-        ServiceLimiters(vec![SpentTokens::default(); limits::SERVICE_IDS].into())
+impl Default for SecondChances {
+    fn default() -> SecondChances {
+        SecondChances(vec![SpentTokens::default(); limits::SERVICE_IDS].into())
     }
 }
 
-impl ServiceLimiters {
-    /// Takes a token of a service that has `per_second` of them; false: there is none.
-    pub fn allow(&self, service: ServiceId, per_second: u64, now: Now) -> bool {
-        let SpentTokens { spent, seen } = &self.0[service.index()];
+impl SecondChances {
+    /// Takes a token of a service; false: there is none. Counts both.
+    #[inline(never)]
+    pub fn allow(&self, view: &View, matched: &Matched, now: Now, counters: &Counters) -> bool {
+        let Some(limit) = view.plan.service_of(matched).second_chance else { return false };
+        let workers = view.counters.len().saturating_sub(1).max(1) as u64;
+        let per_second = (limit.packets_per_second.get() / workers).max(1);
+        let allowed = self.0[matched.service.index()].take(per_second, now);
+        let counters = &counters.second_chances;
+        if allowed { &counters.sent } else { &counters.limited }.add(1);
+        allowed
+    }
+}
+
+impl SpentTokens {
+    fn take(&self, per_second: u64, now: Now) -> bool {
+        let SpentTokens { spent, seen } = self;
         let full = per_second.saturating_mul(1000);
         let elapsed_ms = now.0.saturating_sub(seen.replace(now).0).min(1000);
         let left = spent.get().min(full).saturating_sub(elapsed_ms * per_second);
@@ -197,9 +213,9 @@ mod tests {
 
     #[test]
     fn each_service_has_a_second_of_tokens_of_its_own() {
-        let (limiters, [a, b]) = (ServiceLimiters::default(), [0, 9999].map(ServiceId));
-        let allowed = |service, per_second, ms| {
-            (0..30).filter(|_| limiters.allow(service, per_second, Now(ms))).count()
+        let (chances, [a, b]) = (SecondChances::default(), [0, 9999]);
+        let allowed = |service: usize, per_second, ms| {
+            (0..30).filter(|_| chances.0[service].take(per_second, Now(ms))).count()
         };
         assert_eq!(allowed(a, 10, 5), 10);
         assert_eq!(allowed(b, 20, 5), 20);

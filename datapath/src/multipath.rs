@@ -14,14 +14,9 @@
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
-use plan::group::Selected;
-use plan::{Group, Plan};
 use wire::flow::BLOCK_BYTES;
 use wire::tcp::Flags;
 use wire::tcp_options::{self, Malformed, Version};
-use wire::tunnel::multipath_option::MultipathOption;
-use wire::tunnel::route_option::Emitted;
-use wire::tunnel::{OPTIONS_BYTES_MAX, Options};
 use wire::{Family, FlowKey};
 
 use crate::block::{Block, first_half};
@@ -41,7 +36,7 @@ const SHA256_INITIAL: [u32; 8] = [
 ];
 
 /// Of a TCP header.
-const FLAGS_OFFSET: usize = 13;
+pub(crate) const FLAGS_OFFSET: usize = 13;
 
 /// Chooses keys.
 #[derive(Clone)]
@@ -230,45 +225,13 @@ impl From<Malformed> for WithoutBits {
 
 /// True for a segment that opens a connection or a path of one.
 #[inline]
-pub(crate) fn is_syn(segment: &[u8]) -> bool {
+fn is_syn(segment: &[u8]) -> bool {
     segment.get(FLAGS_OFFSET).is_some_and(|flags| Flags(*flags).opens())
 }
 
 /// True for a SYN that requests a connection of several paths.
 pub(crate) fn is_requested(syn: &[u8]) -> bool {
     matches!(tcp_options::signal(syn), Ok(tcp_options::Signal::Capable { .. }))
-}
-
-/// What a SYN says to agents, beside the segment itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Opening {
-    /// Chosen for its connection; 0: none, it joins one, or opens a plain one.
-    pub key: u64,
-    /// The bucket of its five-tuple.
-    pub bucket: u16,
-}
-
-impl Opening {
-    /// The options that the SYN carries: the route option of its bucket where that has
-    /// one, and the key with the backend that gets what only the five-tuple is known of.
-    pub(crate) fn options(self, plan: &Plan, group: &Group, route: Option<&Emitted>) -> Options {
-        let mut bytes = [0; OPTIONS_BYTES_MAX];
-        let mut length = route.map_or(0, |route| {
-            bytes[..route.len()].copy_from_slice(route);
-            route.len()
-        });
-        let Opening { key, bucket } = self;
-        let by_flow = group.select_bucket(bucket.into());
-        if let Some(backend) = by_flow.and_then(|Selected { backend, .. }| plan.backend(backend))
-            && let Some(to) = bytes[length..].first_chunk_mut()
-        {
-            let key = Some(key).filter(|key| *key != 0);
-            length += MultipathOption { key, bucket, address: backend.address }.write(to);
-        }
-        let mut options = Options::from(bytes);
-        options.truncate(length);
-        options
-    }
 }
 
 /// The token of the connection that has this key: the first word of its digest.

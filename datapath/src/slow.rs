@@ -9,23 +9,22 @@
 //! - Fragments of which this machine is in charge: the first is selected like
 //!   any packet and remembered, later ones follow it, early ones wait.
 
-use plan::{BackendId, Found, Matched, Service, Tracking};
-use wire::tunnel::route_option::Emitted;
-use wire::{FlowKey, Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
+use plan::{BackendId, Found, Matched, Tracking};
+use wire::tunnel::OPTIONS_BYTES_MAX;
+use wire::{Fragment, Frame, Headers, Protocol, ethernet, headers, icmp};
 
+use crate::agent_options::AgentOptions;
 use crate::clock::{Clock, Now};
 use crate::counters::Counters;
 use crate::decapsulate::carry_congestion;
-use crate::decide::{
-    self, ServiceRules, Signal, Why, decide_by_bits, decide_by_tables, decide_untracked,
-};
+use crate::decide::{self, Known, ServiceRules, Signal, Why, choose_by_tables, choose_untracked};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::FlowHash;
 use crate::forward::spill;
 use crate::fragment_table::{DatagramKey, Decision, FragmentTable, Held, Part, Room};
-use crate::limiter::{FairLimiter, ServiceLimiters};
-use crate::multipath::{Opening, Selection};
+use crate::limiter::{FairLimiter, SecondChances};
+use crate::multipath::Selection;
 use crate::outbox::{Accounting, Kind, Outbox};
 use crate::packet::{Arrived, Packet};
 use crate::recorder::{Journey, Lookup, NoRecorder, Recorder};
@@ -55,7 +54,7 @@ pub struct SlowPath<'m> {
     answers: AnswerLimits,
     copies: FairLimiter,
     echoes: FairLimiter,
-    second_chances: ServiceLimiters,
+    second_chances: SecondChances,
     clock: Clock,
     now: Now,
     /// Its place in a view's counters: behind those of the workers.
@@ -81,7 +80,7 @@ impl<'m> SlowPath<'m> {
             answers: AnswerLimits::default(),
             copies: FairLimiter::new(COPIES_PER_SECOND),
             echoes: FairLimiter::new(ECHOES_PER_SECOND),
-            second_chances: ServiceLimiters::default(),
+            second_chances: SecondChances::default(),
             clock,
             now: Now(0),
             worker,
@@ -212,35 +211,38 @@ impl<'m> SlowPath<'m> {
             return Err(DropReason::Icmp);
         }
         recorder.matched(matched);
-        let service = view.plan.service_of(&matched);
         let hash = self.hash.flow(&key);
         recorder.hashed(hash);
-        let tracked = self.tracked(view, &matched, hash, Signal::Data);
-        recorder.tracked(lookup(&matched, tracked));
         // Agents take it where the connection is whose segment it quotes.
         let signal = match key.protocol {
             Protocol::TCP => Signal::Data,
             _ => Signal::Datagram,
         };
-        let decision = self.select(view, &matched, (&key, signal), hash, recorder);
-        let selected = decision.chosen.map(|chosen| chosen.backend);
+        let selector = self.hash.selector(view.plan.service_of(&matched), hash, || key);
+        recorder.selects(selector);
+        let known = Known::selector(signal, selector);
+        let rules = ServiceRules::of_match(view, &matched);
+        let by_hash = choose_untracked(rules, known);
+        by_hash.slot.into_iter().for_each(|slot| recorder.selected(slot));
+        let (decision, _) = choose_by_tables(&self.tables, rules, hash, known);
+        let lookup = decision.why.lookup();
+        recorder.tracked(lookup);
         let packet = arrived.packet(hash);
         match arrived.recursion_limit.copy() {
-            // No peer knows more.
-            Some(_) if matched.tracking.is_stateless() => {}
-            None if tracked.is_none() || tracked == selected => {
+            None if lookup != Lookup::Hit || decision.chosen == by_hash.chosen => {
                 return Err(DropReason::IcmpCopyRedundant);
             }
-            Some(permitted) if tracked.is_none() => {
+            // Of others no peer knows more.
+            Some(permitted) if lookup == Lookup::Miss => {
                 self.copy_to_peers(view, frame, &packet, permitted, outbox);
             }
             _ => {}
         }
-        let second_chance = tracked.is_none()
-            && decision.why == Why::SecondChance
-            && self.allows_second_chance(service);
-        let (backend, slot) = (tracked.or(selected), decision.slot);
-        let chosen = Chosen { matched, backend, slot, second_chance, opening: None };
+        let options = match decision.why {
+            Why::SecondChance if !self.allows_second_chance(view, &matched) => AgentOptions::NONE,
+            _ => AgentOptions::of(&decision),
+        };
+        let chosen = Chosen { matched, backend: backend_of(&decision), options };
         self.deliver(view, frame, &packet, &chosen, outbox, recorder)
     }
 
@@ -291,32 +293,35 @@ impl<'m> SlowPath<'m> {
         recorder.matched(matched);
         let hash = self.hash.flow(&headers.key);
         recorder.hashed(hash);
-        let tracked = self.tracked(view, &matched, hash, (&headers.meta()).into());
-        recorder.tracked(lookup(&matched, tracked));
+        let selector = self.hash.selector(view.plan.service_of(&matched), hash, || headers.key);
         let selection = self.selection(&matched, frame, headers, recorder);
-        let (backend, slot) = match (tracked, selection.and_then(Selection::bits)) {
-            (Some(_), _) => (tracked, None),
-            (None, Some(bits)) => {
-                let selected = decide_by_bits(view.plan.group_of(&matched), bits);
-                selected.slot.into_iter().for_each(|slot| recorder.selected(slot));
-                (selected.chosen.map(|chosen| chosen.backend), selected.slot)
-            }
-            // No second chance: later fragments have no ports, so agents send none on.
-            (None, None) => {
-                let packet = (&headers.key, Signal::Datagram);
-                let selected = self.select(view, &matched, packet, hash, recorder);
-                (selected.chosen.map(|chosen| chosen.backend), selected.slot)
-            }
-        };
-        let opening = selection.filter(|_| headers.tcp_flags.opens());
-        let opening = opening
-            .and_then(|by| self.hash.opening(view.plan.group_of(&matched), &headers.key, by));
-        let decision = Decision { target: headers.key.target(), backend, slot, hash };
-        self.fragments.remember(datagram, Part::of(frame, headers), decision, self.now);
+        let signal = (&headers.meta()).into();
+        let bits = selection.and_then(Selection::bits);
+        let known = Known { bits, ..Known::selector(signal, selector) };
+        let rules = ServiceRules::of_match(view, &matched);
+        let (decision, _) = choose_by_tables(&self.tables, rules, hash, known);
+        recorder.tracked(decision.why.lookup());
+        if let Some(slot) = decision.slot {
+            recorder.selected(slot);
+        }
+        if !matches!(decision.why, Why::Tracked | Why::Multipath) {
+            recorder.selects(selector);
+        }
+        let (backend, slot) = (backend_of(&decision), decision.slot);
+        let remembered = Decision { target: headers.key.target(), backend, slot, hash };
+        self.fragments.remember(datagram, Part::of(frame, headers), remembered, self.now);
         self.counters.fragments.first.add(1);
-        let chosen = Chosen { matched, backend, slot, second_chance: false, opening: None };
-        let first = Chosen { opening, ..chosen };
+        let options = match decision.why {
+            // Later fragments have no ports, so agents send none on.
+            Why::SecondChance => AgentOptions::NONE,
+            _ => match selection.filter(|_| headers.tcp_flags.opens()) {
+                None => AgentOptions::of(&decision),
+                Some(by) => AgentOptions::of_opening(&decision, by.key(), rules.group, || selector),
+            },
+        };
+        let first = Chosen { matched, backend, options };
         let verdict = self.deliver(view, frame, &arrived.packet(hash), &first, outbox, recorder);
+        let chosen = Chosen { options: AgentOptions::of_slot(slot), ..first };
         while let Some(held) = self.fragments.release(&datagram) {
             self.release(view, &held, &chosen, hash, outbox);
         }
@@ -344,7 +349,7 @@ impl<'m> SlowPath<'m> {
             return Err(DropReason::NoService);
         };
         recorder.matched(matched);
-        let chosen = Chosen { matched, backend, slot, second_chance: false, opening: None };
+        let chosen = Chosen { matched, backend, options: AgentOptions::of_slot(slot) };
         self.deliver(view, frame, &arrived.packet(hash), &chosen, outbox, recorder)
     }
 
@@ -416,7 +421,7 @@ impl<'m> SlowPath<'m> {
         view: &View,
         frame: &mut Frame<'_>,
         packet: &Packet<'_>,
-        Chosen { matched, backend, slot, second_chance, opening }: &Chosen,
+        Chosen { matched, backend, options }: &Chosen,
         outbox: &mut Outbox<'m>,
         recorder: &mut impl Recorder,
     ) -> Result<Verdict, DropReason> {
@@ -437,48 +442,12 @@ impl<'m> SlowPath<'m> {
         let (member, _) = group.member(backend).ok_or(DropReason::NoBackend)?;
         let template = view.egress.template_for(matched.profile, headers.key.family, backend, hash);
         let template = template.ok_or(DropReason::NoNeighbour)?;
-        let route = slot.and_then(|slot| match second_chance {
-            true => group.earlier_option(slot),
-            false => group.route_option(slot, backend),
-        });
-        let opening = opening.map(|opening| opening.options(&view.plan, group, route));
-        let options = opening.as_deref().or(route.map(Emitted::as_slice));
+        let mut room = [0; OPTIONS_BYTES_MAX];
+        let options = options.bytes(&view.plan, group, backend, &mut room);
         let outer = OuterHeaders { template, options };
         let verdict = send(frame, &headers.meta(), hash, outer, |_| answering, outbox)?;
         view.counters[self.worker].count(matched, member, headers.packet_bytes);
         Ok(verdict)
-    }
-
-    /// The backend that some worker's table names for the flow, if its entry
-    /// still decides.
-    fn tracked(
-        &self,
-        view: &View,
-        matched: &Matched,
-        hash: u64,
-        signal: Signal,
-    ) -> Option<BackendId> {
-        let rules = ServiceRules::of_match(view, matched);
-        let (decision, _) = decide_by_tables(&self.tables, rules, hash, signal, hash);
-        decision.chosen.filter(|_| decision.why == Why::Tracked).map(|chosen| chosen.backend)
-    }
-
-    /// What is decided about a packet of a flow that no table knows.
-    fn select(
-        &self,
-        view: &View,
-        matched: &Matched,
-        (key, signal): (&FlowKey, Signal),
-        hash: u64,
-        recorder: &mut impl Recorder,
-    ) -> decide::Decision {
-        let selector = self.hash.selector(view.plan.service_of(matched), hash, || *key);
-        recorder.selects(selector);
-        let decision = decide_untracked(ServiceRules::of_match(view, matched), signal, selector);
-        if let Some(slot) = decision.slot {
-            recorder.selected(slot);
-        }
-        decision
     }
 
     /// What selects a TCP packet's bucket, if its service has Multipath TCP.
@@ -499,23 +468,13 @@ impl<'m> SlowPath<'m> {
         Some(selection)
     }
 
-    /// Takes from the service's limit on second chances, and counts.
-    fn allows_second_chance(&self, service: &Service) -> bool {
-        let limit = service.second_chance.map_or(0, |limit| limit.packets_per_second.get());
-        let allows = self.second_chances.allow(service.id, limit, self.now);
-        let counters = &self.counters.second_chances;
-        if allows { &counters.sent } else { &counters.limited }.add(1);
-        allows
+    fn allows_second_chance(&self, view: &View, matched: &Matched) -> bool {
+        self.second_chances.allow(view, matched, self.now, self.counters)
     }
 }
 
-/// What the tables said.
-fn lookup(matched: &Matched, tracked: Option<BackendId>) -> Lookup {
-    match tracked {
-        _ if matched.tracking.is_stateless() => Lookup::None,
-        None => Lookup::Miss,
-        Some(_) => Lookup::Hit,
-    }
+fn backend_of(decision: &decide::Decision) -> Option<BackendId> {
+    decision.chosen.map(|chosen| chosen.backend)
 }
 
 /// Where a packet goes.
@@ -524,12 +483,8 @@ struct Chosen {
     matched: Matched,
     /// None: where the service spills.
     backend: Option<BackendId>,
-    /// The slot that selected it.
-    slot: Option<u32>,
-    /// The packet names the backends that earlier tables had in that slot.
-    second_chance: bool,
-    /// What the packet says to agents, a SYN of a service with Multipath TCP.
-    opening: Option<Opening>,
+    /// What it says to agents.
+    options: AgentOptions,
 }
 
 /// What follows the IP header.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use datapath::counters::ConnectionCounters;
-use datapath::decide::{Decision, Effect, Rules, Why, decide, steady_member};
+use datapath::decide::{Decision, Effect, Known, Route, Rules, Why, choose, steady_member};
 use datapath::table::{Entry, Expiry, Lifetimes, Ticks, steady_backend};
 use datapath::{ConnectionTable, EntryClass, Now};
 use plan::{BackendId, Plan, Planner, Service};
@@ -90,6 +90,7 @@ impl OneEntry {
             chosen: Some(chosen),
             why: Why::Tracked,
             slot: None,
+            route: Route::None,
             effect: Effect::None,
         };
         found.map(decision)
@@ -104,7 +105,7 @@ impl OneEntry {
             expiry: self.expiry(),
         };
         let entry = self.table.find(HASH, service.id).map(|found| found.entry());
-        decide(&rules, entry, meta, || HASH, |_, _| false)
+        choose(&rules, &mut Known { entry, ..Known::selector(meta.into(), HASH) })
     }
 }
 

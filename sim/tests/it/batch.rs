@@ -31,7 +31,7 @@ fn backend(index: u64) -> proto::Backend {
     proto::Backend { name: format!("b{index:02}"), address }
 }
 
-fn plan(random: &mut Random) -> proto::Plan {
+pub fn plan(random: &mut Random) -> proto::Plan {
     let backends = 1 + random.below(12);
     let idle_services = if random.one_in(3) { IDLE } else { 0 };
     let mut plan = proto::Plan {
@@ -322,11 +322,11 @@ fn set_packet_bytes(frame: &mut Vec<u8>, packet_bytes: u16) {
     }
 }
 
-fn secret() -> Secret {
+pub fn secret() -> Secret {
     Secret::from_file_content(b"0123456789abcdef0123456789abcdef").unwrap()
 }
 
-fn packet(random: &mut Random, payload_bytes: usize) -> Vec<u8> {
+pub fn packet(random: &mut Random, payload_bytes: usize) -> Vec<u8> {
     let (client, service) = (random.below(6) as u8, random.below(SERVICES + 1) as u8);
     let (from, to) = (random.pick(&[1000u16, 1001, 1002]), random.pick(&[80u16, 81, 443, 53]));
     let mut payload = vec![7u8; payload_bytes];
@@ -426,7 +426,7 @@ fn vary_v4(random: &mut Random, bytes: &mut [u8]) {
     sum_v4(bytes);
 }
 
-fn sum_v4(bytes: &mut [u8]) {
+pub fn sum_v4(bytes: &mut [u8]) {
     bytes[24..26].fill(0);
     let sum = wire::checksum::finish(wire::checksum::sum(&bytes[14..34]));
     bytes[24..26].copy_from_slice(&sum.to_be_bytes());
@@ -460,9 +460,9 @@ fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// A load balancer of its own.
-struct Side {
+pub struct Side {
     planner: Planner,
-    balancer: LoadBalancer,
+    pub balancer: LoadBalancer,
 }
 
 /// What can be seen after a batch.
@@ -475,7 +475,7 @@ struct Seen {
 }
 
 impl Side {
-    fn new(message: &proto::Plan, mtu: u16, connections: u64, path: Path) -> Side {
+    pub fn new(message: &proto::Plan, mtu: u16, connections: u64, path: Path) -> Side {
         let mut planner = Planner::default();
         let view = view(&mut planner, message, mtu);
         let setup = Setup { workers: 0..1, devices: 2, connections, secret: secret(), path };
@@ -483,7 +483,7 @@ impl Side {
     }
 
     /// Goes on with another plan.
-    fn set(&mut self, message: &proto::Plan, mtu: u16) {
+    pub fn set(&mut self, message: &proto::Plan, mtu: u16) {
         self.balancer.view = view(&mut self.planner, message, mtu);
     }
 

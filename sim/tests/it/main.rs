@@ -1,5 +1,6 @@
 //! What one load balancer in memory, or several, make of packets.
 
+mod agreement;
 mod balancers;
 mod batch;
 mod common;
