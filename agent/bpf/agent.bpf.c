@@ -80,6 +80,8 @@ static __always_inline __u32 read_frame(struct xdp_md *ctx, struct tunnel *t, vo
 		outcome = read_outer_v6(t);
 	if (outcome != GRE)
 		return outcome;
+	if (!is_to_own_mac(data))
+		return OTHER_HOST;
 	outcome = read_tunnel(ctx, t, data);
 	if (outcome > GENEVE)
 		return outcome;
@@ -158,7 +160,7 @@ int guideway_agent(struct xdp_md *ctx)
 	struct tunnel t = { .end = (void *)(long)ctx->data_end };
 	__u32 outcome = read_frame(ctx, &t, data), sent;
 
-	if (outcome == PASSED || outcome == UNKNOWN_SOURCE)
+	if (outcome < GRE)
 		return counted(outcome, XDP_PASS);
 	if (outcome > GENEVE)
 		return counted(outcome, XDP_DROP);

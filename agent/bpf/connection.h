@@ -16,6 +16,7 @@
 #include "segment.h"
 
 #define WINDOW_MAX (1 << 30) /* the largest that RFC 7323 can express */
+#define TOLERANCE_MIN (1 << 20)
 
 /* What we read of the kernel's own; the loader finds where it is. */
 struct tcp_request_sock {
@@ -35,6 +36,14 @@ struct inet_timewait_sock {
 struct tcp_timewait_sock {
 	struct inet_timewait_sock tw_sk;
 	__u32 tw_rcv_wnd;
+} __attribute__((preserve_access_index));
+
+struct tcp_sock {
+	__u32 snd_una;
+	__u32 snd_nxt;
+	__u32 rcv_nxt;
+	__u32 rcv_wnd;
+	__u32 window_clamp;
 } __attribute__((preserve_access_index));
 
 /* A socket's address as a number: the verifier permits no arithmetic on a socket's,
@@ -92,6 +101,32 @@ static __always_inline int is_of_closed(const struct segment *s,
 	return sent - s->acknowledged <= WINDOW_MAX;
 }
 
+/* In a sequence space, with so much before it and behind. */
+static __always_inline int is_between(__u32 number, __u32 first, __u32 last, __u32 tolerance)
+{
+	return (__u64)(number - first + tolerance) <= (__u64)(last - first) + 2ULL * tolerance;
+}
+
+/* False for what is another connection's beyond doubt: of a client that vanished and uses
+ * its port again, while the former connection's socket is still here. Of one that lives
+ * here such a segment would be an RST's cause elsewhere; the other way round this kernel
+ * answers by an ACK. So old duplicates, keepalives, probes and repeated FINs are here. */
+static __always_inline int is_of_open(const struct segment *s, const struct tcp_sock *open)
+{
+	__u32 unacknowledged, sent, expected, window, clamp, tolerance;
+
+	if (!copy(&unacknowledged, &open->snd_una) || !copy(&sent, &open->snd_nxt) ||
+	    !copy(&expected, &open->rcv_nxt) || !copy(&window, &open->rcv_wnd) ||
+	    !copy(&clamp, &open->window_clamp))
+		return 1;
+	tolerance = clamp > TOLERANCE_MIN / 2 ? 2 * clamp : TOLERANCE_MIN;
+	if (s->is_quoted)
+		return is_between(s->sequence, unacknowledged, sent, tolerance);
+	if (is_between(s->sequence, expected, expected + window, tolerance))
+		return 1;
+	return s->flags & TCP_ACK && is_between(s->acknowledged, unacknowledged, sent, tolerance);
+}
+
 /* An ACK with a SYN cookie of ours makes a connection here. But all network namespaces of
  * a machine have cookies of one secret: of two agents' backends there, it is a cookie of
  * both, and a rule says whose. */
@@ -124,7 +159,14 @@ static __always_inline __u32 place_by_socket(struct xdp_md *ctx, struct bpf_sock
 		return is_of_handshake(s, address_of(socket)) ? HERE : OTHER_HANDSHAKE;
 	case BPF_TCP_TIME_WAIT:
 		return is_of_closed(s, address_of(socket)) ? HERE : OTHER_TIME_WAIT;
-	default:
+	case BPF_TCP_ESTABLISHED:
+	case BPF_TCP_FIN_WAIT1:
+	case BPF_TCP_FIN_WAIT2:
+	case BPF_TCP_CLOSE_WAIT:
+	case BPF_TCP_CLOSING:
+	case BPF_TCP_LAST_ACK:
+		return is_of_open(s, address_of(socket)) ? HERE : OTHER_CONNECTION;
+	default: /* Fast Open's, whose handshake has not ended */
 		return HERE;
 	}
 }

@@ -26,6 +26,7 @@
 /* What became of a frame. The loader has the same list, in the same order. */
 enum outcome {
 	PASSED,         /* no tunnel packet: the kernel's */
+	OTHER_HOST,     /* a tunnel to another address than this host's: the kernel's */
 	UNKNOWN_SOURCE, /* a tunnel that is not ours: the kernel's */
 	GRE,            /* taken out of each kind of tunnel */
 	IPIP,
@@ -34,6 +35,7 @@ enum outcome {
 	NO_SOCKET, /* sent to the next agent, from here on */
 	OTHER_HANDSHAKE,
 	OTHER_TIME_WAIT,
+	OTHER_CONNECTION,
 	NO_FLOW,
 	NO_TOKEN,
 	REDIRECT_RULE,
@@ -102,6 +104,27 @@ struct {
 	__type(key, struct prefix_v6);
 	__type(value, __u32);
 } vips_v6 SEC(".maps");
+
+/* Of this host, on any interface. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, ADDRESSES_MAX);
+	__type(key, struct in6_addr); /* IPv4 is mapped */
+	__type(value, __u32);
+} own_addresses SEC(".maps");
+
+/* An Ethernet address, as frames have it. */
+struct mac {
+	__u16 words[3];
+	__u16 unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, ADDRESSES_MAX);
+	__type(key, struct mac);
+	__type(value, __u32);
+} own_macs SEC(".maps");
 
 /* How another agent is reached, from here. The loader writes it as bytes. */
 struct agent {

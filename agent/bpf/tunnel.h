@@ -38,12 +38,23 @@ static __always_inline int has_tunnel_port(const struct tunnel *t)
 	return is_tunnel_port(udp->dest);
 }
 
+/* What a switch floods, and what is broadcast, is for others, and so is what a host that
+ * routes for others sends on. */
+static __always_inline int is_to_own_mac(const void *data)
+{
+	const __u16 *words = data;
+	struct mac to = { .words = { words[0], words[1], words[2] } };
+
+	return bpf_map_lookup_elem(&own_macs, &to) != 0;
+}
+
 /* Reads the outer header. GRE (any kind will do) if the packet is a tunnel of
  * ours, else what is to be counted. */
 static __always_inline __u32 read_outer_v4(struct tunnel *t)
 {
 	const struct iphdr *ip = t->next;
 	struct prefix_v4 key = { .bits = 32 };
+	struct in6_addr to;
 
 	if ((const void *)(ip + 1) > t->end || !may_carry_tunnel(ip->protocol))
 		return PASSED;
@@ -56,6 +67,9 @@ static __always_inline __u32 read_outer_v4(struct tunnel *t)
 		return PASSED;
 	if (!has_tunnel_port(t))
 		return PASSED;
+	to = mapped(ip->daddr);
+	if (!bpf_map_lookup_elem(&own_addresses, &to))
+		return OTHER_HOST;
 	key.address = ip->saddr;
 	if (!bpf_map_lookup_elem(&sources_v4, &key))
 		return UNKNOWN_SOURCE;
@@ -78,6 +92,9 @@ static __always_inline __u32 read_outer_v6(struct tunnel *t)
 	advance(t, sizeof(*ip));
 	if (!has_tunnel_port(t))
 		return PASSED;
+	key.address = ip->daddr;
+	if (!bpf_map_lookup_elem(&own_addresses, &key.address))
+		return OTHER_HOST;
 	key.address = ip->saddr;
 	if (!bpf_map_lookup_elem(&sources_v6, &key))
 		return UNKNOWN_SOURCE;

@@ -25,6 +25,7 @@ mod mss;
 pub mod multipath;
 mod neighbours;
 pub mod outcome;
+mod own;
 pub mod program;
 mod redirects;
 mod run;

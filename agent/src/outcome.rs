@@ -55,8 +55,9 @@ const fn dropped(name: &'static str) -> Outcome {
 }
 
 /// All outcomes; each frame has exactly one.
-pub static OUTCOMES: [Outcome; 33] = [
+pub static OUTCOMES: [Outcome; 35] = [
     passed("no_tunnel"),
+    passed("other_host"),
     passed("unknown_source"),
     decapsulated("gre"),
     decapsulated("ipip"),
@@ -65,6 +66,7 @@ pub static OUTCOMES: [Outcome; 33] = [
     forwarded("no_socket"),
     forwarded("other_handshake"),
     forwarded("other_time_wait"),
+    forwarded("other_connection"),
     forwarded("no_flow"),
     forwarded("no_token"),
     forwarded("redirect_rule"),
@@ -133,7 +135,9 @@ mod tests {
     #[test]
     fn the_line_shows_what_is_not_zero() {
         let mut counts = [0; OUTCOMES.len()];
-        (counts[2], counts[6], counts[27]) = (5, 2, 1);
+        for (name, count) in [("gre", 5), ("no_socket", 2), ("ecn", 1)] {
+            counts[OUTCOMES.iter().position(|outcome| outcome.name == name).unwrap()] = count;
+        }
         assert_eq!(
             line(&counts),
             "packets: decapsulated/gre=5 forwarded/no_socket=2 dropped/ecn=1"

@@ -21,6 +21,7 @@ use crate::flows::Flows;
 use crate::mss::{Clamped, Clamps};
 use crate::multipath;
 use crate::outcome::Counts;
+use crate::own::Own;
 use crate::redirects;
 use crate::timestamps::{self, Clocks};
 
@@ -89,6 +90,14 @@ impl Program {
     /// The table of other agents, which is empty at first.
     pub fn agents(&mut self) -> Result<Agents, String> {
         ebpf::table(&mut self.object, "agents").map(Agents).map_err(|error| error.to_string())
+    }
+
+    /// The tables of what this host is addressed by, which are empty at first.
+    pub fn own(&mut self) -> Result<Own, String> {
+        let no_table = |error: ObjectError| error.to_string();
+        let addresses = ebpf::table(&mut self.object, "own_addresses").map_err(no_table)?;
+        let macs = ebpf::table(&mut self.object, "own_macs").map_err(no_table)?;
+        Own::new(addresses, macs)
     }
 
     /// The table of what the program at the egress announces, which is empty at first.

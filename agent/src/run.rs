@@ -38,6 +38,8 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     let interface = &config.interface;
     // The table of agents comes first: it may take a predecessor's place.
     let mut neighbours = Neighbours::start(config, agents).await?;
+    let mut own = program.own()?;
+    own.update()?; // before the program may take a predecessor's place
     let mut clamps = program.clamps()?;
     clamps.update(config)?; // before the program may take a predecessor's place
     let flows = program.flows()?;
@@ -69,6 +71,7 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
         () = status::serve(&source) => {}
         result = messages.run(counters) => return result,
         result = redirects.run() => return result,
+        result = own.follow() => return result,
         result = clamps.follow(config), if config.clamps_mss => return result,
         () = report_every(config.stats_interval, counters) => {}
         problem = interface_goes(interface) => return Err(problem),

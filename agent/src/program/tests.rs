@@ -20,6 +20,9 @@ mod options;
 mod sockets;
 mod timestamps;
 
+/// This host, and the VIPs on it.
+const OWN: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+const OWN_ADDRESSES: [&str; 2] = ["10.0.0.200", "2001:db8::c8"];
 const PASS: u32 = 2;
 const DROP: u32 = 1;
 const SOURCE: u8 = 1;
@@ -33,13 +36,23 @@ fn program_or_skip(test: &str) -> Option<Program> {
         io::stderr().write_all(line.as_bytes()).unwrap();
         return None;
     }
-    let mut program = Program::load(None).unwrap();
+    let mut program = Program::of_host(&[]);
     let config = "{interface: eth0, load_balancers: [10.0.0.1, 2001:db8::1], vips: [10.0.0.200, 2001:db8::c8]}";
     program.set(&Config::parse("config", config).unwrap()).unwrap();
     Some(program)
 }
 
 impl Program {
+    /// Loaded, on a host that is addressed as the frames of load balancers are here, and
+    /// as that agent.
+    fn of_host(agent: &[IpAddr]) -> Program {
+        let mut program = Program::load(None).unwrap();
+        let addresses = OWN_ADDRESSES.iter().map(|text| text.parse().unwrap());
+        let addresses: Vec<IpAddr> = addresses.chain(agent.iter().copied()).collect();
+        program.own().unwrap().set(&addresses, &[OWN.0, onward::NEXT_MAC]).unwrap();
+        program
+    }
+
     /// What the program makes of a frame: action, frame, outcome. Exactly one
     /// outcome is counted for each frame.
     fn run(&self, frame: &[u8]) -> (u32, Vec<u8>, &'static str) {
@@ -132,8 +145,7 @@ fn ip(family: Family, protocol: u8, traffic_class: u8, source: u8, payload: &[u8
 }
 
 fn frame(ether_type: EtherType, packet: &[u8]) -> Vec<u8> {
-    let header =
-        ethernet::emit(MacAddress([2, 0, 0, 0, 0, 1]), MacAddress([2, 0, 0, 0, 0, 2]), ether_type);
+    let header = ethernet::emit(MacAddress([2, 0, 0, 0, 0, 1]), OWN, ether_type);
     [&header[..], packet].concat()
 }
 
@@ -188,6 +200,35 @@ fn every_tunnel_is_opened_in_all_four_families() {
             let (action, out, outcome) = program.run(&tunnelled(tunnel, outer, 0, family, &inner));
             assert_eq!((action, outcome), (PASS, tunnel), "{outer:?} {family:?}");
             assert_eq!(out, frame(family.ether_type(), &inner), "{tunnel} {outer:?} {family:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_for_another_host_stays_the_kernels() {
+    let Some(program) = program_or_skip("what_is_for_another_host_stays_the_kernels") else {
+        return;
+    };
+    for tunnel in TUNNELS {
+        for (outer, family) in FAMILIES {
+            let ours = tunnelled(tunnel, outer, 0, family, &inner(family, 0));
+            assert_eq!(program.outcome(&ours), tunnel);
+            // The last bytes of MAC and outer destination; a broadcast.
+            let destination_at = if outer == V4 { 33 } else { 53 };
+            let mut others = [ours.clone(), ours.clone(), ours.clone()];
+            others[0][5] ^= 7;
+            others[1][..6].fill(0xff);
+            others[2][destination_at] ^= 7;
+            if outer == V4 {
+                others[2][24..26].fill(0);
+                let sum = wire::checksum::finish(wire::checksum::sum(&others[2][14..34]));
+                others[2][24..26].copy_from_slice(&sum.to_be_bytes());
+            }
+            for other in others {
+                let (action, out, outcome) = program.run(&other);
+                assert_eq!((action, outcome), (PASS, "other_host"), "{tunnel} {outer:?}");
+                assert_eq!(out, other);
+            }
         }
     }
 }

@@ -17,7 +17,8 @@ use super::sockets::{
 use super::*;
 
 pub const TX: u32 = 3;
-const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+/// Of all agents, as the others reach them.
+pub const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 8];
 const MTU: u32 = 1400;
 
@@ -52,7 +53,9 @@ pub fn program() -> Program {
 }
 
 pub fn program_of(config: &Config) -> Program {
-    let mut program = Program::load(None).unwrap();
+    let own: Vec<IpAddr> =
+        config.other_agents().filter_map(|agent| config.own_address(agent)).collect();
+    let mut program = Program::of_host(&own);
     program.set(config).unwrap();
     let mut agents = program.agents().unwrap();
     for agent in config.other_agents() {
@@ -220,6 +223,9 @@ impl Packet {
     }
 }
 
+/// Beyond any tolerance that a socket without large buffers has.
+const FAR: u32 = 1 << 28;
+
 /// The rules, in order: what becomes of a packet of this connection.
 fn model(packet: &Packet, connection: &Connection) -> (u32, Vec<u8>, &'static str) {
     let here = (PASS, packet.delivered(), "geneve");
@@ -245,7 +251,11 @@ fn place(segment: Segment, connection: &Connection) -> Result<(), &'static str> 
     let sequence = segment.sequence.wrapping_sub(connection.sequence) as i32;
     let acknowledged = segment.acknowledged.wrapping_sub(connection.acknowledged) as i32;
     let (is_here, reason) = match connection.state {
-        Established => (true, ""),
+        Established => {
+            let is_far = |distance: i32| distance.unsigned_abs() > FAR;
+            let is_other = is_far(sequence) && (!segment.has(ACK) || is_far(acknowledged));
+            (!is_other, "other_connection")
+        }
         Handshake if segment.has(ACK) => (acknowledged == 0, "other_handshake"),
         Handshake => (sequence == 0, "other_handshake"),
         Closed => {
@@ -366,6 +376,7 @@ fn packets_go_where_the_model_has_them() {
             "no_socket",
             "other_handshake",
             "other_time_wait",
+            "other_connection",
             "hop_limit",
             "not_agent",
             "no_neighbour",
@@ -391,6 +402,34 @@ fn only_what_is_right_to_be_here_stays() {
                 program.run(&packet.frame()).2
             };
             assert_eq!(outcome(Established, |_| ()), "geneve", "a connection of ours");
+            let moved = |s: &mut Segment, sequence, acknowledged| {
+                s.sequence = s.sequence.wrapping_add(sequence);
+                s.acknowledged = s.acknowledged.wrapping_add(acknowledged);
+            };
+            // Keepalives, old duplicates, a window ahead, and what one side has lost count of.
+            for (sequence, acknowledged) in
+                [(!0, 0), (!99_999, !9_999), (900_000, 0), (1 << 30, 5), (5, 1 << 30)]
+            {
+                let mut packet =
+                    Packet::of(&connection(sockets, family, Established), &[REACHED[0]]);
+                moved(&mut packet.segment, sequence, acknowledged);
+                assert_eq!(program.run(&packet.frame()).2, "geneve", "{sequence} {acknowledged}");
+            }
+            // A client that vanished uses its port again, to another backend.
+            assert_eq!(
+                outcome(Established, |s| {
+                    s.sequence = s.sequence.wrapping_add(1 << 30);
+                    s.acknowledged = s.acknowledged.wrapping_sub(1 << 30);
+                }),
+                "other_connection"
+            );
+            assert_eq!(
+                outcome(Established, |s| {
+                    (s.flags, s.sequence) = (RST, s.sequence.wrapping_add(1 << 30));
+                }),
+                "other_connection"
+            );
+            assert_eq!(outcome(Established, |s| s.flags = RST), "geneve");
             assert_eq!(outcome(Unknown, |_| ()), "no_socket", "one of another backend");
             assert_eq!(outcome(Unknown, |s| s.flags = SYN), "geneve", "a new one");
             assert_eq!(outcome(Unknown, |s| s.flags = RST), "no_socket");
@@ -459,6 +498,10 @@ fn icmp_errors_go_where_the_connection_is() {
             let error = icmp_error(connection, last);
             assert_eq!(outcome(&error), of_last, "{at}");
             assert_eq!(outcome(&icmp_error(connection, last.wrapping_add(9))), of_none, "{at}");
+            if connection.state == Established {
+                let error = icmp_error(connection, last.wrapping_add(1 << 30));
+                assert_eq!(outcome(&error), "other_connection", "{at}");
+            }
             // What names no connection is taken here: an echo request, a quotation
             // that is cut off. A quoted datagram goes where its flow is.
             let (icmp, protocol) = if connection.family == V4 { (20, 37) } else { (40, 54) };

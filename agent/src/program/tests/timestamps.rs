@@ -40,7 +40,7 @@ struct Ends {
 
 impl Clock {
     fn new(shift: u32) -> Clock {
-        let mut program = Program::load(None).unwrap();
+        let mut program = Program::of_host(&[]);
         timestamps::set_shift(&mut program.object, shift).unwrap();
         let config = format!(
             "{{interface: eth0, load_balancers: [10.0.0.1], vips: [10.0.0.200, '2001:db8::c8'],

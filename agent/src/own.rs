@@ -1,0 +1,135 @@
+//! What this host is addressed by. Tunnels to others are the kernel's, though the
+//! interface receives them: what a switch floods, and what a host that routes for others
+//! sends on.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use aya::maps::{HashMap, MapData};
+use ebpf::with_causes;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use nexthops::socket::Requests;
+use tokio::time;
+
+use crate::addresses::mapped;
+
+/// How often addresses are looked at.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// The program's tables, kept as the kernel has its addresses.
+pub struct Own {
+    addresses: Table<16>,
+    macs: Table<8>,
+    requests: Requests,
+}
+
+/// A table, and what it has.
+struct Table<const BYTES: usize> {
+    table: HashMap<MapData, [u8; BYTES], u32>,
+    has: BTreeSet<[u8; BYTES]>,
+}
+
+impl Own {
+    /// Of empty tables, in the network namespace of the calling thread.
+    pub fn new(
+        addresses: HashMap<MapData, [u8; 16], u32>,
+        macs: HashMap<MapData, [u8; 8], u32>,
+    ) -> Result<Own, String> {
+        let requests =
+            Requests::open().map_err(|error| format!("cannot ask for addresses: {error}"))?;
+        let (addresses, macs) = (Table::new(addresses), Table::new(macs));
+        Ok(Own { addresses, macs, requests })
+    }
+
+    /// Keeps the tables true, for ever.
+    pub async fn follow(&mut self) -> Result<(), String> {
+        let mut ticks = time::interval(CHECK);
+        loop {
+            ticks.tick().await;
+            self.update()?;
+        }
+    }
+
+    /// Fills the tables with the present addresses of all interfaces.
+    pub fn update(&mut self) -> Result<(), String> {
+        let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let addresses = self.ask(addresses)?.into_iter().filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewAddress(message) => address_of(&message),
+            _ => None,
+        });
+        let addresses: Vec<IpAddr> = addresses.collect();
+        let links = self.ask(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+        let macs = links.into_iter().filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewLink(message) => mac_of(&message),
+            _ => None,
+        });
+        let macs: Vec<[u8; 6]> = macs.collect();
+        self.set(&addresses, &macs)
+    }
+
+    /// Fills the tables with these.
+    pub fn set(&mut self, addresses: &[IpAddr], macs: &[[u8; 6]]) -> Result<(), String> {
+        self.addresses.set(addresses.iter().map(|address| mapped(*address)).collect())?;
+        let padded = |mac: &[u8; 6]| {
+            let mut bytes = [0; 8];
+            bytes[..6].copy_from_slice(mac);
+            bytes
+        };
+        self.macs.set(macs.iter().map(padded).collect())
+    }
+
+    fn ask(&mut self, what: RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>, String> {
+        self.requests.dump(what).map_err(|error| format!("cannot list addresses: {error}"))
+    }
+}
+
+impl<const BYTES: usize> Table<BYTES>
+where
+    [u8; BYTES]: aya::Pod,
+{
+    fn new(table: HashMap<MapData, [u8; BYTES], u32>) -> Table<BYTES> {
+        Table { table, has: BTreeSet::new() }
+    }
+
+    /// What is new comes before what is gone goes.
+    fn set(&mut self, wanted: BTreeSet<[u8; BYTES]>) -> Result<(), String> {
+        for key in wanted.difference(&self.has) {
+            let entered = self.table.insert(key, 1, 0);
+            entered.map_err(|error| {
+                format!("cannot enter one of {} addresses: {}", wanted.len(), with_causes(&error))
+            })?;
+        }
+        for key in self.has.difference(&wanted) {
+            let removed = self.table.remove(key);
+            removed
+                .map_err(|error| format!("cannot remove an address: {}", with_causes(&error)))?;
+        }
+        self.has = wanted;
+        Ok(())
+    }
+}
+
+/// The interface's own; `Address` is the other end's where the two differ.
+fn address_of(message: &AddressMessage) -> Option<IpAddr> {
+    let attributes = &message.attributes;
+    let local = attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    local.or_else(|| {
+        attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    })
+}
+
+fn mac_of(message: &LinkMessage) -> Option<[u8; 6]> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Address(bytes) => bytes.as_slice().try_into().ok(),
+        _ => None,
+    })
+}
