@@ -2,7 +2,8 @@
  *
  * Which frames are ours: shared by the XDP filter and the packet-socket one.
  *
- * A frame is ours by its destination prefix alone; nothing beyond the fixed
+ * A frame to the device's own Ethernet address (what a switch floods, and broadcasts,
+ * are the kernel's) is ours by its destination prefix alone; nothing beyond the fixed
  * IP header is looked at, so fragments, options, extension headers and lying
  * lengths all reach the forwarder, which judges and counts them. For the
  * machine's own addresses the tunnel protocol (or UDP port) is looked at too,

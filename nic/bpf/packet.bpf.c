@@ -10,6 +10,7 @@
 #define FRAME_WHOLE 0x7fffffff
 #define TC_ACT_UNSPEC (-1)
 #define TC_ACT_SHOT 2
+#define PACKET_HOST 0
 #define PACKET_OUTGOING 4
 #define IPV4_OFFSET_MASK 0x1fff
 
@@ -66,6 +67,9 @@ static __always_inline int is_ours_skb(struct __sk_buff *skb)
 	struct summary s = {};
 	int whole = 0;
 
+	/* To another address than the device's. */
+	if (skb->pkt_type != PACKET_HOST)
+		return 0;
 	/* The kernel has taken a VLAN tag out of the frame by now. */
 	if (skb->vlan_present)
 		return 0;

@@ -14,7 +14,34 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
+/* The device's own Ethernet address, as frames have it. */
+struct device_address {
+	__u32 first;
+	__u16 last;
+	__u16 unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct device_address);
+} device_address SEC(".maps");
+
 #define IPV4_OFFSET_MASK 0x1fff
+
+/* On a bridge or behind a switch that floods, every machine gets such frames. */
+static __always_inline int is_to_device(const struct xdp_md *ctx)
+{
+	const struct device_address *to = (void *)(long)ctx->data;
+	const struct device_address *own;
+	__u32 zero = 0;
+
+	if ((const void *)(to + 1) > (void *)(long)ctx->data_end)
+		return 0;
+	own = bpf_map_lookup_elem(&device_address, &zero);
+	return own && to->first == own->first && to->last == own->last;
+}
 
 /* The port of a datagram that is not a later fragment. */
 static __always_inline void read_port(struct summary *s, const struct udphdr *udp, const void *end)
@@ -85,6 +112,10 @@ int guideway_filter(struct xdp_md *ctx)
 	__u32 queue = ctx->rx_queue_index;
 	int action;
 
+	if (!is_to_device(ctx)) {
+		count(COUNTER_PASSED);
+		return XDP_PASS;
+	}
 	action = send_cached(ctx);
 	if (action != XDP_ABORTED)
 		return action;

@@ -11,11 +11,14 @@ use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
 use ebpf::{ObjectError, table, with_causes};
-use wire::IpPrefix;
+use wire::{IpPrefix, MacAddress};
 
 /// Limits of bpf/destination.h, for messages.
 const PREFIXES_MAX: usize = 65_536;
 const OWN_ADDRESSES_MAX: usize = 64;
+
+/// A table of bpf/redirect.bpf.c.
+const DEVICE_ADDRESS: &str = "device_address";
 
 /// The tables of a loaded filter.
 pub struct Filter {
@@ -23,6 +26,8 @@ pub struct Filter {
     prefixes_v6: LpmTrie<MapData, [u8; 16], u32>,
     own_addresses: HashMap<MapData, [u8; 16], u32>,
     take_tunnelled: Array<MapData, u32>,
+    /// None: the kernel tells the filter which frames are to the device.
+    device_address: Option<Array<MapData, [u8; 8]>>,
     counters: FilterReader,
     prefixes: BTreeSet<IpPrefix>,
     own: BTreeSet<IpAddr>,
@@ -73,11 +78,16 @@ impl From<MapError> for FilterError {
 
 impl Filter {
     pub(crate) fn take(object: &mut Ebpf) -> Result<Filter, ObjectError> {
+        let device_address = match object.map(DEVICE_ADDRESS) {
+            Some(_) => Some(table(object, DEVICE_ADDRESS)?),
+            None => None,
+        };
         Ok(Filter {
             prefixes_v4: table(object, "prefixes_v4")?,
             prefixes_v6: table(object, "prefixes_v6")?,
             own_addresses: table(object, "own_addresses")?,
             take_tunnelled: table(object, "take_tunnelled")?,
+            device_address,
             counters: FilterReader(Arc::new(table(object, "counters")?)),
             prefixes: BTreeSet::new(),
             own: BTreeSet::new(),
@@ -116,6 +126,15 @@ impl Filter {
             self.own.remove(address);
         }
         Ok(())
+    }
+
+    /// From now on only frames to that Ethernet address can be ours: the device's. Before,
+    /// none are.
+    pub fn set_address(&mut self, mac: MacAddress) -> Result<(), FilterError> {
+        let Some(table) = &mut self.device_address else { return Ok(()) };
+        let mut value = [0; 8];
+        value[..6].copy_from_slice(&mac.0);
+        Ok(table.set(0, value, 0)?)
     }
 
     /// What reads its counters.

@@ -1,9 +1,11 @@
 //! The devices that the first plan named, until the process ends.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use datapath::{Secret, View};
+use nexthops::Link;
 use nic::kernel_cache::CacheMemory;
 use nic::memory::Memory;
 use nic::take_over::Quiesced;
@@ -12,6 +14,7 @@ use nic::{
     QueueOptions, SharedIo, WorkerIo, drivers,
 };
 use plan::{Plan, proto};
+use wire::MacAddress;
 
 use crate::control::kernel_cache;
 use crate::dataplane::engine::{Engine, Inherited, Start};
@@ -255,6 +258,20 @@ impl Machine {
         also: Option<&Plan>,
     ) -> std::result::Result<(), FilterError> {
         set_filters(&mut self.devices, plan, also)
+    }
+
+    /// Lets frames to the Ethernet addresses that the interfaces have by now come to us.
+    pub fn follow_addresses(
+        &mut self,
+        links: &BTreeMap<u32, Link>,
+    ) -> std::result::Result<(), FilterError> {
+        for device in &mut self.devices {
+            let link = links.get(&device.interface().index);
+            if let (Some(mac), Some(filter)) = (link.and_then(|link| link.mac), device.filter()) {
+                filter.set_address(MacAddress(mac))?;
+            }
+        }
+        Ok(())
     }
 
     /// Connections to be tracked over all workers.

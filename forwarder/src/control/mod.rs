@@ -323,6 +323,10 @@ impl Control {
         if *snapshot == *running.snapshot {
             return;
         }
+        let machine = changes.machine.as_mut();
+        if let Some(Err(error)) = machine.map(|one| one.follow_addresses(&snapshot.links)) {
+            tracing::error!(%error, "frames to the interfaces' present addresses may be the kernel's");
+        }
         let network = Network { hash: &running.hash, snapshot: &snapshot };
         let view = view::renewed(&running.view, &network);
         let view = view::with_targets(view, changes.kernel_cache.as_mut());

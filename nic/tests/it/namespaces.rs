@@ -45,6 +45,15 @@ fn the_vip_is_ours_and_the_rest_the_kernels(
     assert!(lab.kernel_answers(), "what is not ours must pass to the kernel");
     assert_eq!(echoes(&lab, VIP_V4, 16, 1, 4, 100), 64);
     assert_eq!(echoes(&lab, VIP_V6, 16, 1, 4, 1400), 64);
+    // To another machine: what a switch floods.
+    for (gateway, vip) in [("10.77.0.2", VIP_V4), ("fd77::2", VIP_V6)] {
+        let neighbour = format!("{gateway} dev eth0 nud permanent lladdr");
+        lab.client.run(&format!("ip neigh replace {neighbour} 02:00:00:00:00:99"));
+        assert_eq!(echoes(&lab, vip, 1, 1, 1, 100), 0, "{vip} by another address");
+        let own = wire::MacAddress(lab.mac(&lab.forwarder, "eth0"));
+        lab.client.run(&format!("ip neigh replace {neighbour} {own}"));
+        assert_eq!(echoes(&lab, vip, 1, 1, 1, 100), 1, "{vip} by the own address");
+    }
     assert!(receive(&kernel, &mut [0; 2000]).is_err(), "a frame of ours reached the kernel");
 
     echo.set(&PREFIXES[1..], &[]);
@@ -57,9 +66,9 @@ fn the_vip_is_ours_and_the_rest_the_kernels(
     assert_eq!(echoes(&lab, VIP_V4, 1, 1, 1, 100), 1);
 
     let counted = &echo.stop()[0];
-    assert_eq!(counted.sum(|queue| queue.received), 129, "received");
-    assert_eq!(counted.sum(|queue| queue.transmitted), 129, "transmitted");
-    assert_eq!((counted.filter.taken, counted.filter.no_socket), (129, 0));
+    assert_eq!(counted.sum(|queue| queue.received), 131, "received");
+    assert_eq!(counted.sum(|queue| queue.transmitted), 131, "transmitted");
+    assert_eq!((counted.filter.taken, counted.filter.no_socket), (131, 0));
     assert!(counted.filter.passed > 0);
     assert_eq!(
         counted.sum(|queue| queue.rx_dropped

@@ -81,14 +81,17 @@ type Loaded = (Ebpf, XskMap<MapData>, Filter, Option<CacheMemory>);
 /// With a kernel flow cache, if the kernel has what that takes; where it has not, a
 /// warning says what, and user space sends all packets.
 fn load_for(interface: &Interface, cache: Option<CacheConfig>) -> Result<Loaded, ObjectError> {
-    if cache.is_none() {
-        return load(None, &[]);
-    }
-    load(cache, &[]).or_else(|error| {
-        let interface = &interface.name;
-        tracing::warn!(interface, %error, "no kernel flow cache: user space sends all packets");
-        load(None, &[])
-    })
+    let mut loaded = match cache {
+        None => load(None, &[])?,
+        Some(_) => load(cache, &[]).or_else(|error| {
+            let interface = &interface.name;
+            tracing::warn!(interface, %error, "no kernel flow cache: user space sends all packets");
+            load(None, &[])
+        })?,
+    };
+    let (_, _, filter, _) = &mut loaded;
+    filter.set_address(interface.mac).map_err(|error| ObjectError::Load(error.to_string()))?;
+    Ok(loaded)
 }
 
 /// With a kernel flow cache of that config, or without one; and

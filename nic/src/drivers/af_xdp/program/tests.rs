@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 
 use aya::programs::{Program as Loaded, TestRun, TestRunOptions};
-use wire::IpPrefix;
+use wire::{IpPrefix, MacAddress};
 
 use super::*;
 use crate::kernel_cache::CacheSize;
@@ -13,6 +13,7 @@ use crate::kernel_cache::CacheSize;
 #[path = "../../../../../ebpf/every_compiler.rs"]
 mod every_compiler;
 
+const OWN: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const DROP: u32 = 1;
 const PASS: u32 = 2;
 
@@ -30,7 +31,8 @@ fn filter_or_skip(test: &str) -> Option<Loose> {
         io::stderr().write_all(line.as_bytes()).unwrap();
         return None;
     }
-    let (object, _, filter, _) = load(None, &[]).unwrap();
+    let (object, _, mut filter, _) = load(None, &[]).unwrap();
+    filter.set_address(OWN).unwrap();
     Some(Loose { object, filter })
 }
 
@@ -70,7 +72,7 @@ fn every_compilers_programs_are_loaded() {
 }
 
 fn ethernet(ether_type: u16, packet: &[u8]) -> Vec<u8> {
-    [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &ether_type.to_be_bytes(), packet].concat()
+    [&OWN.0[..], &[2, 0, 0, 0, 0, 2], &ether_type.to_be_bytes(), packet].concat()
 }
 
 /// Only the fields that the filter may look at are right.
@@ -92,6 +94,32 @@ fn v6(destination: &str, next_header: u8, rest: &[u8]) -> Vec<u8> {
 }
 
 const WHOLE: [u8; 2] = [0x40, 0];
+
+#[test]
+fn a_frame_to_another_address_than_the_devices_is_the_kernels() {
+    let Some(mut loose) =
+        filter_or_skip("a_frame_to_another_address_than_the_devices_is_the_kernels")
+    else {
+        return;
+    };
+    loose.set(&["203.0.113.0/24", "2001:db8:a::/64"], &["10.0.0.1"], true);
+    let frames = [
+        v4([203, 0, 113, 10], 6, 0x45, WHOLE, &[0; 20]),
+        v6("2001:db8:a::1", 6, &[0; 20]),
+        v4([10, 0, 0, 1], 47, 0x45, WHOLE, &[0; 20]),
+    ];
+    let moved = MacAddress([2, 0, 0, 0, 7, 1]);
+    for own in [OWN, moved] {
+        loose.filter.set_address(own).unwrap();
+        for frame in &frames {
+            for to in [OWN, moved, MacAddress([0xff; 6]), MacAddress([2, 0, 0, 0, 0, 9])] {
+                let mut frame = frame.clone();
+                frame[..6].copy_from_slice(&to.0);
+                assert_eq!(loose.is_ours(&frame), to == own, "{to:?} at {own:?}");
+            }
+        }
+    }
+}
 
 #[test]
 fn only_the_destination_prefix_decides() {
