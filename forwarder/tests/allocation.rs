@@ -399,7 +399,7 @@ impl Rig {
     }
 
     fn sum(&self, of: impl Fn(&Counters) -> u64) -> u64 {
-        self.engine.counters().iter().map(|counters| of(counters)).sum()
+        self.engine.counters().map(of).sum()
     }
 
     /// Waits until sweeping has found what to clear.

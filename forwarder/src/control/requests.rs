@@ -196,7 +196,7 @@ impl Control {
                 let interface = devices.get(usize::from(device.0)).map_or("", |name| *name);
                 proto::CachedFlow { queue, idle_ms, interface: interface.to_owned() }
             }),
-            ..explained(&running.view, &running.hash, tables, &devices, &key, details)
+            ..explained(&running.view, &running.hash, &tables, &devices, &key, details)
         })
     }
 
@@ -231,10 +231,10 @@ impl Control {
             held.get(&service.id.0).is_some_and(|count| *count >= service.quota)
         };
         let tables = running.engine.tables();
-        let services = compared(before, &after, tables, quota_reached, is_wanted);
+        let services = compared(before, &after, &tables, quota_reached, is_wanted);
         let ended = || Refusal::Later("who asked has left".to_owned());
         let untracked = |count: fn(&datapath::counters::ConnectionCounters) -> u64| {
-            let counters = running.engine.counters().iter();
+            let counters = running.engine.counters();
             counters.map(|counters| count(&counters.connections)).sum()
         };
         Ok(proto::ComparePlanResponse {
@@ -357,7 +357,7 @@ impl Forwarding {
             true => "paused",
             false => "on",
         };
-        let caches = self.engine.counters().iter().map(|counters| &counters.kernel_cache);
+        let caches = self.engine.counters().map(|counters| &counters.kernel_cache);
         let targets = &self.view.kernel_targets;
         proto::KernelCache {
             state: state.to_owned(),

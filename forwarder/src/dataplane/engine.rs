@@ -78,20 +78,14 @@ pub struct Inherited {
 /// Running workers.
 pub struct Engine {
     publisher: Arc<ViewPublisher>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    wakers: Vec<Waker>,
-    /// Wakers of threads that forward by no view.
-    others: Vec<Waker>,
-    counters: Vec<&'static Counters>,
+    running: Mutex<Vec<JoinHandle<()>>>,
+    /// The workers, the slow path's, and where one receives for all workers, that.
+    threads: Vec<Thread>,
+    /// Of the thread that gives frames back to the kernel, which forwards by no view.
+    punting: Waker,
     queues: Vec<QueueMeter>,
-    tables: Vec<TableReader<'static>>,
-    /// How many connections each worker's table holds, by service.
-    connections: Vec<Arc<[AtomicU32]>>,
     /// Tables that could not be taken over, and why.
     emptied: Vec<String>,
-    /// One thread receives for all workers.
-    steered: bool,
-    samples: Vec<&'static DropSamples>,
     /// The ways back to the kernel, by device.
     ports: Arc<[punt::Port]>,
     captures: Arc<Switch>,
@@ -101,6 +95,25 @@ pub struct Engine {
     sources: Mutex<Option<Vec<Source>>>,
     /// Views that a hanging worker may still use.
     kept: Mutex<Vec<Arc<View>>>,
+}
+
+/// A thread that packets need, as others see it.
+struct Thread {
+    role: Role,
+    waker: Waker,
+    /// Threads live as long as the process, and so do their counters.
+    counters: &'static Counters,
+    /// Of frames that it drops; None: others count and keep these.
+    samples: Option<&'static DropSamples>,
+    /// A worker's.
+    table: Option<Table>,
+}
+
+/// A connection table, as others see it.
+struct Table {
+    reader: TableReader<'static>,
+    /// How many connections it holds, by service.
+    connections: Arc<[AtomicU32]>,
 }
 
 /// A queue's counters, and whose they are.
@@ -178,11 +191,19 @@ impl Engine {
         let slow_waiter = Waiter::new([])?;
         let Inherited { connections: counts, taps } = start.inherited;
         let (punts, punting) = punt::prepare(&start.interfaces, workers, taps)?;
-        let publisher = ViewPublisher::new(start.view, workers, hub.is_some());
-        let (is_steered, ports) = (hub.is_some(), punting.ports());
-        let caches = start.kernel_caches;
-        let mut engine = Engine::without_workers(publisher, queues, is_steered, ports, caches);
-        engine.wakers.push(slow_waiter.waker());
+        let mut engine = Engine {
+            publisher: Arc::new(ViewPublisher::new(start.view, workers, hub.is_some())),
+            running: Mutex::default(),
+            threads: Vec::with_capacity(workers + 2),
+            punting: punting.waker(),
+            queues,
+            emptied: Vec::new(),
+            ports: punting.ports(),
+            captures: Arc::default(),
+            kernel_caches: start.kernel_caches,
+            sources: Mutex::default(),
+            kept: Mutex::default(),
+        };
         let (mut parts, mut servers) = (Vec::with_capacity(workers), Vec::with_capacity(workers));
         for (index, (io, punt)) in start.io.into_iter().zip(punts).enumerate() {
             let counts =
@@ -190,19 +211,12 @@ impl Engine {
             let opened =
                 start.tables.table(start.key_digest, index, workers, connections, counts)?;
             engine.emptied.extend(opened.emptied);
-            // Workers live as long as the process, and so do their counters.
-            let counters: &'static Counters = Box::leak(Box::default());
             let waiter = Waiter::new(io.queues.iter().filter_map(|queue| queue.fd()))?;
             let (slow_path, server) = sim::slow_path::pair();
-            engine.wakers.push(waiter.waker());
-            engine.counters.push(counters);
-            engine.tables.push(opened.reader);
-            engine.connections.push(opened.table.counts());
-            let samples: &'static DropSamples = Box::leak(Box::default());
-            engine.samples.push(samples);
-            let (tap, source) = capture::pair(&engine.captures);
-            engine.lock_sources().get_or_insert_default().push(source);
             servers.push((server, waiter.waker()));
+            let table = Table { reader: opened.reader, connections: opened.table.counts() };
+            let (Accounts { counters, samples }, tap) =
+                engine.add_receiver(Role::Worker(index), waiter.waker(), Some(table));
             let mut datapath =
                 Datapath::new(&start.secret, opened.table, counters, opened.clock, index);
             if let Some(caches) = &engine.kernel_caches {
@@ -227,10 +241,9 @@ impl Engine {
             });
         }
         engine.start_slow_path(&start.secret, servers, slow_waiter)?;
-        engine.others.push(punting.waker());
-        engine.lock_threads().push(punting.start(Arc::clone(&engine.publisher))?);
+        engine.run(punting.start(Arc::clone(&engine.publisher))?);
         for parts in parts {
-            engine.lock_threads().push(worker::start(parts)?);
+            engine.run(worker::start(parts)?);
         }
         if let Some((hub, cpu)) = hub {
             engine.steer(hub, cpu, &start.secret, start.busy_poll)?;
@@ -239,31 +252,19 @@ impl Engine {
         Ok(engine)
     }
 
-    fn without_workers(
-        publisher: ViewPublisher,
-        queues: Vec<QueueMeter>,
-        steered: bool,
-        ports: Arc<[punt::Port]>,
-        kernel_caches: Option<KernelCaches>,
-    ) -> Engine {
-        Engine {
-            publisher: Arc::new(publisher),
-            threads: Mutex::default(),
-            wakers: Vec::new(),
-            others: Vec::new(),
-            counters: Vec::new(),
-            queues,
-            tables: Vec::new(),
-            connections: Vec::new(),
-            emptied: Vec::new(),
-            steered,
-            samples: Vec::new(),
-            ports,
-            captures: Arc::default(),
-            kernel_caches,
-            sources: Mutex::default(),
-            kept: Mutex::default(),
-        }
+    /// A thread that receives, with what it counts by and captures to.
+    fn add_receiver(
+        &mut self,
+        role: Role,
+        waker: Waker,
+        table: Option<Table>,
+    ) -> (Accounts, capture::Tap) {
+        let counters: &'static Counters = Box::leak(Box::default());
+        let samples: &'static DropSamples = Box::leak(Box::default());
+        self.threads.push(Thread { role, waker, counters, samples: Some(samples), table });
+        let (tap, source) = capture::pair(&self.captures);
+        self.lock_sources().get_or_insert_default().push(source);
+        (Accounts { counters, samples }, tap)
     }
 
     fn start_slow_path(
@@ -272,11 +273,13 @@ impl Engine {
         servers: Vec<(SlowPathServer, Waker)>,
         waiter: Waiter,
     ) -> Result<()> {
-        let path = self.slow_path(secret);
-        self.counters.push(path.counters());
+        let counters: &'static Counters = Box::leak(Box::default());
+        let clock = Clock::resume(Now(monotonic_ms()));
+        let path = SlowPath::new(secret, self.tables(), counters, clock);
+        let (role, waker) = (Role::SlowPath, waiter.waker());
+        self.threads.push(Thread { role, waker, counters, samples: None, table: None });
         let publisher = Arc::clone(&self.publisher);
-        let thread = slow_path::start(slow_path::Parts { path, servers, publisher, waiter })?;
-        self.lock_threads().push(thread);
+        self.run(slow_path::start(slow_path::Parts { path, servers, publisher, waiter })?);
         Ok(())
     }
 
@@ -288,33 +291,26 @@ impl Engine {
         secret: &Secret,
         busy_poll: bool,
     ) -> Result<()> {
-        let counters: &'static Counters = Box::leak(Box::default());
-        let samples: &'static DropSamples = Box::leak(Box::default());
-        // The slow path's waker is before the workers'.
-        let wakers = self.wakers[1..].to_vec();
-        self.wakers.push(hub.waker());
-        self.counters.push(counters);
-        self.samples.push(samples);
-        let (tap, source) = capture::pair(&self.captures);
-        self.lock_sources().get_or_insert_default().push(source);
+        let workers = self.threads.iter().filter(|thread| thread.table.is_some());
+        let wakers = workers.map(|thread| thread.waker.clone()).collect();
+        let (accounts, tap) = self.add_receiver(Role::Steering, hub.waker(), None);
         let parts = steering::Parts {
             hub,
             hash: FlowHash::for_steering(secret),
-            accounts: Accounts { counters, samples },
+            accounts,
             tap,
             wakers,
             publisher: Arc::clone(&self.publisher),
             cpu,
             busy_poll,
         };
-        let thread = steering::start(parts)?;
-        self.lock_threads().push(thread);
+        self.run(steering::start(parts)?);
         Ok(())
     }
 
-    fn slow_path(&self, secret: &Secret) -> SlowPath<'static> {
-        let counters: &'static Counters = Box::leak(Box::default());
-        SlowPath::new(secret, self.tables.clone(), counters, Clock::resume(Now(monotonic_ms())))
+    /// Joins it when the engine stops.
+    fn run(&self, thread: JoinHandle<()>) {
+        self.lock_running().push(thread);
     }
 
     /// Has all workers forward by `view`; returns when they do, and frees
@@ -340,7 +336,7 @@ impl Engine {
             (Stage::All, workers..behind),
         ] {
             self.publisher.rest(stage);
-            self.wakers.iter().for_each(Waker::wake);
+            self.wake();
             let rest = self.publisher.wait_at_rest(threads, stage, REST_TIMEOUT);
             rest.map_err(|threads| {
                 self.resume();
@@ -354,7 +350,7 @@ impl Engine {
     /// them counts as standing still for the next rest already.
     pub fn resume(&self) {
         self.publisher.rest(Stage::Work);
-        self.wakers.iter().for_each(Waker::wake);
+        self.wake();
         if let Err(threads) = self.publisher.wait_at_work(REST_TIMEOUT) {
             tracing::error!("{}", Hanging { threads, timeout: REST_TIMEOUT });
         }
@@ -364,11 +360,11 @@ impl Engine {
     /// without any are left out.
     #[must_use]
     pub fn connections_by_service(&self) -> Vec<Vec<(u16, u32)>> {
-        let of_worker = |counts: &Arc<[AtomicU32]>| {
-            let counts = (0..).zip(counts.iter().map(|count| count.load(Ordering::Relaxed)));
+        let of_worker = |Table { connections, .. }: &Table| {
+            let counts = (0..).zip(connections.iter().map(|count| count.load(Ordering::Relaxed)));
             counts.filter(|(_, count)| *count > 0).collect()
         };
-        self.connections.iter().map(of_worker).collect()
+        self.worker_tables().map(of_worker).collect()
     }
 
     /// Tables that could not be taken over, and why: a sentence each.
@@ -386,21 +382,22 @@ impl Engine {
     /// One thread receives for all workers.
     #[must_use]
     pub fn is_steered(&self) -> bool {
-        self.steered
+        self.threads.iter().any(|thread| thread.role == Role::Steering)
     }
 
     /// Ends all workers.
     pub fn stop(&self) {
         self.publisher.stop();
-        self.wakers.iter().chain(&self.others).for_each(Waker::wake);
+        self.wake();
+        self.punting.wake();
         // A panic aborts the process, so there is none to report.
-        self.lock_threads().drain(..).for_each(|thread| drop(thread.join()));
+        self.lock_running().drain(..).for_each(|thread| drop(thread.join()));
     }
 
     /// How many workers there are.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.tables.len()
+        self.worker_tables().count()
     }
 
     /// What the threads that packets need say of themselves: workers first.
@@ -410,15 +407,13 @@ impl Engine {
     }
 
     /// Each worker's counters, then the slow path's and the steering thread's.
-    #[must_use]
-    pub fn counters(&self) -> &[&'static Counters] {
-        &self.counters
+    pub fn counters(&self) -> impl Iterator<Item = &'static Counters> {
+        self.threads.iter().map(|thread| thread.counters)
     }
 
     /// Each worker's latest dropped frames, then the steering thread's.
-    #[must_use]
-    pub fn samples(&self) -> &[&'static DropSamples] {
-        &self.samples
+    pub fn samples(&self) -> impl Iterator<Item = &'static DropSamples> {
+        self.threads.iter().filter_map(|thread| thread.samples)
     }
 
     /// The ways back to the kernel, by device.
@@ -474,8 +469,12 @@ impl Engine {
 
     /// Each worker's connection table.
     #[must_use]
-    pub fn tables(&self) -> &[TableReader<'static>] {
-        &self.tables
+    pub fn tables(&self) -> Vec<TableReader<'static>> {
+        self.worker_tables().map(|table| table.reader).collect()
+    }
+
+    fn worker_tables(&self) -> impl Iterator<Item = &Table> {
+        self.threads.iter().filter_map(|thread| thread.table.as_ref())
     }
 
     /// Frames that devices took off their rings, and what became of them.
@@ -484,18 +483,22 @@ impl Engine {
     pub fn totals(&self) -> (u64, Totals) {
         let received = self.queues.iter().map(|queue| queue.meter.read().received).sum();
         let mut totals = Totals::default();
-        self.counters.iter().for_each(|counters| totals.add(&counters.totals()));
+        self.counters().for_each(|counters| totals.add(&counters.totals()));
         (received, totals)
     }
 
+    fn wake(&self) {
+        self.threads.iter().for_each(|thread| thread.waker.wake());
+    }
+
     fn wake_and_wait(&self) -> Result<(), Hanging> {
-        self.wakers.iter().for_each(Waker::wake);
+        self.wake();
         let waited = self.publisher.wait(SWAP_TIMEOUT);
         waited.map_err(|threads| Hanging { threads, timeout: SWAP_TIMEOUT })
     }
 
-    fn lock_threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().expect("no holder of this lock panics")
+    fn lock_running(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.running.lock().expect("no holder of this lock panics")
     }
 }
 

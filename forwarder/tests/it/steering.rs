@@ -111,7 +111,7 @@ impl Rig {
     }
 
     fn misdirected(&self) -> u64 {
-        self.engine.counters().iter().map(|counters| counters.misdirected.get()).sum()
+        self.engine.counters().map(|counters| counters.misdirected.get()).sum()
     }
 
     /// Packets that each worker has sent.
@@ -124,8 +124,10 @@ impl Rig {
     /// Workers that remember the flow from that port.
     fn remembering(&self, source_port: u16) -> Vec<usize> {
         let hash = FlowHash::new(&Secret::derived("test")).flow(&key(source_port));
-        let tables = self.engine.tables().iter().enumerate();
+        let tables = self.engine.tables();
         tables
+            .iter()
+            .enumerate()
             .filter(|(_, table)| table.find(hash, self.service).is_some())
             .map(|(worker, _)| worker)
             .collect()

@@ -156,22 +156,16 @@ impl Running<'_> {
         self.fragments(page, totals);
         self.connection_ids(page);
         self.multipath(page);
-        page.metric(&definitions::SPILLED_PACKETS_TOTAL).value(
-            self.engine.counters().iter().map(|counters| counters.spilled.get()).sum::<u64>(),
-        );
-        page.metric(&definitions::MISDIRECTED_PACKETS_TOTAL).value(
-            self.engine.counters().iter().map(|counters| counters.misdirected.get()).sum::<u64>(),
-        );
+        page.metric(&definitions::SPILLED_PACKETS_TOTAL)
+            .value(self.engine.counters().map(|counters| counters.spilled.get()).sum::<u64>());
+        page.metric(&definitions::MISDIRECTED_PACKETS_TOTAL)
+            .value(self.engine.counters().map(|counters| counters.misdirected.get()).sum::<u64>());
         let mut made = page.metric(&definitions::ORIGINATED_PACKETS_TOTAL);
         for kind in Kind::ALL {
             made.sample(&[kind.name()], totals.originated[*kind as usize]);
         }
         page.metric(&definitions::ORIGINATED_LOST_PACKETS_TOTAL).value(
-            self.engine
-                .counters()
-                .iter()
-                .map(|counters| counters.originated_lost.get())
-                .sum::<u64>(),
+            self.engine.counters().map(|counters| counters.originated_lost.get()).sum::<u64>(),
         );
         page.metric(&definitions::UNACCOUNTED_PACKETS).value(totals.unaccounted(received));
     }
@@ -179,7 +173,7 @@ impl Running<'_> {
     fn fragments(&self, page: &mut Page, totals: &Totals) {
         let mut actions = page.metric(&definitions::FRAGMENTS_TOTAL);
         for (index, (action, _)) in FragmentCounters::default().named().iter().enumerate() {
-            let counters = self.engine.counters().iter();
+            let counters = self.engine.counters();
             let sum: u64 = counters.map(|counters| counters.fragments.named()[index].1.get()).sum();
             actions.sample(&[action], sum);
         }
@@ -192,7 +186,7 @@ impl Running<'_> {
             let of = |counters: &Counters| {
                 counters.connection_ids.all().nth(index).map(|(_, c)| c.get())
             };
-            let sum: u64 = self.engine.counters().iter().filter_map(|counters| of(counters)).sum();
+            let sum: u64 = self.engine.counters().filter_map(of).sum();
             packets.sample(&[by], sum);
         }
     }
@@ -200,17 +194,17 @@ impl Running<'_> {
     fn multipath(&self, page: &mut Page) {
         let mut packets = page.metric(&definitions::MULTIPATH_PACKETS_TOTAL);
         for (index, by) in Selection::NAMES.into_iter().enumerate() {
-            let counters = self.engine.counters().iter();
+            let counters = self.engine.counters();
             let sum: u64 = counters.map(|counters| counters.multipath[index].get()).sum();
             packets.sample(&[by], sum);
         }
-        let counters = self.engine.counters().iter();
+        let counters = self.engine.counters();
         page.metric(&definitions::MULTIPATH_UNSERVED_SYNS_TOTAL)
             .value(counters.map(|counters| counters.multipath_unserved.get()).sum::<u64>());
     }
 
     fn too_big(&self, page: &mut Page) {
-        let counters = self.engine.counters().iter();
+        let counters = self.engine.counters();
         let sent: u64 = counters.map(|counters| counters.too_big_answered.get()).sum();
         let mut errors = page.metric(&definitions::ICMP_TOO_BIG_TOTAL);
         errors.sample(&["received"], self.tunnel_errors);
@@ -259,7 +253,7 @@ impl Running<'_> {
 
     fn table_events(&self, page: &mut Page) {
         let sum = |read: fn(&datapath::counters::ConnectionCounters) -> u64| -> u64 {
-            self.engine.counters().iter().map(|counters| read(&counters.connections)).sum()
+            self.engine.counters().map(|counters| read(&counters.connections)).sum()
         };
         page.metric(&definitions::CONNECTIONS_HITS_TOTAL)
             .value(sum(|counters| counters.hits.get()));
@@ -281,9 +275,9 @@ impl Running<'_> {
 
     fn second_chances(&self, page: &mut Page) {
         let mut metric = page.metric(&definitions::SECOND_CHANCE_PACKETS_TOTAL);
-        let counters = self.engine.counters();
-        let sent = counters.iter().map(|one| one.second_chances.sent.get()).sum::<u64>();
-        let limited = counters.iter().map(|one| one.second_chances.limited.get()).sum::<u64>();
+        let counters = || self.engine.counters().map(|counters| &counters.second_chances);
+        let sent = counters().map(|chances| chances.sent.get()).sum::<u64>();
+        let limited = counters().map(|chances| chances.limited.get()).sum::<u64>();
         metric.sample(&["earlier_named"], sent);
         metric.sample(&["limited"], limited);
     }
@@ -333,7 +327,7 @@ impl Running<'_> {
         page.metric(&definitions::KERNEL_CACHE_PACKETS_TOTAL).value(cached);
         let mut entries = page.metric(&definitions::KERNEL_CACHE_ENTRIES_TOTAL);
         let sum = |read: fn(&CacheCounters) -> &datapath::counters::Counter| -> u64 {
-            self.engine.counters().iter().map(|counters| read(&counters.kernel_cache).get()).sum()
+            self.engine.counters().map(|counters| read(&counters.kernel_cache).get()).sum()
         };
         for (event, count) in [
             ("entered", sum(|counters| &counters.entered)),
