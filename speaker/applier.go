@@ -110,11 +110,11 @@ func (a *applier) once(ctx context.Context) (end bool) {
 }
 
 // stop withdraws everything and ends the sessions.
-func (a *applier) stop(ctx context.Context) error {
+func (a *applier) stop() error {
 	a.mu.Lock()
 	a.halt = true
 	a.mu.Unlock()
 	a.poke()
 	<-a.ended
-	return a.bgp.Stop(ctx)
+	return a.bgp.Stop()
 }

@@ -139,4 +139,4 @@ func (k *keeper) write(desired *speakerv1.Desired) error {
 }
 
 // stop after a last write.
-func (k *keeper) stop(context.Context) error { return k.flush() }
+func (k *keeper) stop() error { return k.flush() }

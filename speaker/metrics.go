@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,29 +29,22 @@ const (
 	bfdDown = "down"
 )
 
-type metricsServer struct{ server *http.Server }
-
-func (m metricsServer) stop() {
-	if m.server != nil {
-		_ = m.server.Close()
-	}
-}
-
-func (p *process) serveMetrics() (metricsServer, error) {
+// serveMetrics as one of the tasks, until the function that it gives is called.
+func (p *process) serveMetrics(tasks *sync.WaitGroup) (stop func(), err error) {
 	if p.options.MetricsListen == "" {
-		return metricsServer{}, nil
+		return func() {}, nil
 	}
 	listener, err := net.Listen("tcp", p.options.MetricsListen)
 	if err != nil {
-		return metricsServer{}, fmt.Errorf("--metrics-listen %s: %w: give an address of this machine and a port that is free, like 127.0.0.1:9474", p.options.MetricsListen, err)
+		return nil, fmt.Errorf("--metrics-listen %s: %w: give an address of this machine and a port that is free, like 127.0.0.1:9474", p.options.MetricsListen, err)
 	}
 	server := web.NewServer(web.MetricsHandler(p.metricsPage))
-	go func() {
+	tasks.Go(func() {
 		if err := server.Serve(web.Limit(listener)); !errors.Is(err, http.ErrServerClosed) {
 			p.log.Error("HTTP server ended", "address", p.options.MetricsListen, "error", err)
 		}
-	}()
-	return metricsServer{server}, nil
+	})
+	return func() { _ = server.Close() }, nil
 }
 
 // metricsPage in Prometheus' text format.

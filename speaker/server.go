@@ -97,7 +97,7 @@ func newServers(p *process, controllerUser string) (*servers, error) {
 func newServer(p *process, requestBytesMax int, options ...grpc.ServerOption) *grpc.Server {
 	s := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(requestBytesMax), grpc.MaxSendMsgSize(routes.MessageBytesMax),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
-		grpc.MaxConcurrentStreams(streamsMax), grpc.ConnectionTimeout(connectTimeout))...)
+		grpc.MaxConcurrentStreams(streamsMax), grpc.ConnectionTimeout(connectTimeout), grpc.WaitForHandlers(true))...)
 	speakerv1.RegisterSpeakerServer(s, &server{p: p})
 	return s
 }
@@ -110,11 +110,13 @@ func lookOnly(ctx context.Context, call *tap.Info) (context.Context, error) {
 	return ctx, nil
 }
 
-// serve each connection by its user, until stop.
+// serve each connection by its user, until stop and the listener's end.
 func (s *servers) serve(listener net.Listener) {
 	setting, asking := newQueue(listener), newQueue(listener)
-	go func() { _ = s.setting.Serve(setting) }() // ends with stop
-	go func() { _ = s.asking.Serve(asking) }()
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	tasks.Go(func() { _ = s.setting.Serve(setting) }) // ends with stop
+	tasks.Go(func() { _ = s.asking.Serve(asking) })
 	for {
 		conn, err := listener.Accept()
 		if errors.Is(err, net.ErrClosed) {

@@ -42,8 +42,9 @@ func TestWhoMayNotSetIsRefusedAndSaysNothingLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.setters = nil
-	go s.serve(listener)
-	defer s.stop()
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.serve(listener) }()
+	defer func() { s.stop(); listener.Close(); <-ended }()
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

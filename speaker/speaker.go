@@ -45,8 +45,6 @@ const (
 	absentAfter = 2 * time.Second
 	// Nothing due: look again in a while anyway.
 	idleTick = time.Second
-	// To withdraw and to end the sessions.
-	stopTimeout = 5 * time.Second
 )
 
 // Options of `guideway speaker`.
@@ -115,6 +113,8 @@ func Run(ctx context.Context, options Options) error {
 		options: options, log: options.Log, notify: notify.New(), started: time.Now(),
 		sets: make(chan *speakerv1.SetRequest), healthNews: make(chan struct{}, 1), forwarder: judge.New(),
 	}
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
 	sockets, err := listen(options.RunDir)
 	if err != nil {
 		return err
@@ -134,24 +134,24 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	metricsServer, err := p.serveMetrics()
+	stopMetrics, err := p.serveMetrics(&tasks)
 	if err != nil {
 		return err
 	}
-	defer metricsServer.stop()
+	defer stopMetrics()
 
 	// What this process runs outlives ctx: a stop takes its time.
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
-	go p.applier.run(work)
-	go p.keeper.run(work)
-	go health.Watch(work, options.RunDir, p.heardOfHealth)
-	go servers.serve(sockets.listener) // ends with sockets.close
+	tasks.Go(func() { p.applier.run(work) })
+	tasks.Go(func() { p.keeper.run(work) })
+	tasks.Go(func() { health.Watch(work, options.RunDir, p.heardOfHealth) })
+	tasks.Go(func() { servers.serve(sockets.listener) }) // ends with sockets.close
 	defer servers.stop()
 	p.notify.Ready()
 	p.log.Info("speaker started", "version", options.Version, "run_dir", options.RunDir, "state_dir", options.StateDir)
 	p.loop(ctx)
-	return p.end(work)
+	return p.end()
 }
 
 // loop is the goroutine that decides, until everything is withdrawn for good.
@@ -353,10 +353,8 @@ func (p *process) logChanges(now time.Time, withheld string, absent time.Time) {
 }
 
 // end withdraws everything and ends the sessions.
-func (p *process) end(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	if err := errors.Join(p.applier.stop(ctx), p.keeper.stop(ctx)); err != nil {
+func (p *process) end() error {
+	if err := errors.Join(p.applier.stop(), p.keeper.stop()); err != nil {
 		return fmt.Errorf("stop the speaker: %w", err)
 	}
 	p.log.Info("speaker stopped: everything is withdrawn")

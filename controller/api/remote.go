@@ -41,6 +41,7 @@ type Remote struct {
 
 	// Of Run's goroutine.
 	server  *Server
+	tasks   sync.WaitGroup // it runs there
 	address string
 	problem string // said last
 }
@@ -113,11 +114,12 @@ func (r *Remote) follow(wanted *config.API) error {
 	settings.Admit, settings.Log = r.admit, nil
 	r.server, r.address = NewServer(settings), wanted.Listen
 	r.server.http.ErrorLog = log.New(&refusedHandshakes{log: r.log, budget: newBudget()}, "", 0)
-	go func(server *Server) {
+	server := r.server
+	r.tasks.Go(func() {
 		if err := server.ServeTLS(listener, &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: r.tlsConfig}); err != nil {
 			r.log.Error("API over TCP ended", "error", err)
 		}
-	}(r.server)
+	})
 	r.log.Info("serving the API over TCP", "address", listener.Addr())
 	return nil
 }
@@ -125,6 +127,7 @@ func (r *Remote) follow(wanted *config.API) error {
 func (r *Remote) stop() {
 	if r.server != nil {
 		r.server.Stop()
+		r.tasks.Wait()
 		r.server, r.address = nil, ""
 	}
 }

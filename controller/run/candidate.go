@@ -61,15 +61,15 @@ func (c *Controller) checkLater(candidate *fleetv1.Candidate, revision int64) {
 	if candidate.GetMachine() == c.machineName() {
 		return // checked when it was applied
 	}
-	go func() {
-		check := c.checkCandidate(context.Background(), candidate)
+	c.tasks.Go(func() {
+		check := c.checkCandidate(c.work, candidate)
 		check.Revision = revision
 		if check.Refusal != "" {
 			c.log.Warn("a config that is to be applied is refused here", "by", candidate.GetUser(), "on", candidate.GetMachine(), "error", check.Refusal)
 		}
 		c.shared.noteCheck(check)
 		c.shared.registrar.Wake()
-	}()
+	})
 }
 
 func (c *Controller) checkCandidate(ctx context.Context, candidate *fleetv1.Candidate) *fleetv1.Check {

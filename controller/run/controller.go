@@ -83,6 +83,9 @@ type Controller struct {
 	name  atomic.Pointer[string]
 	audit *api.Audit
 
+	// What runs beside the loop, as long as work does.
+	work  context.Context
+	tasks sync.WaitGroup
 	// Ends Run, for the installed program to be executed.
 	restart   context.CancelFunc
 	restarted atomic.Bool
@@ -127,51 +130,57 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
+	defer c.close()
 	ctx, c.restart = context.WithCancel(ctx)
 	defer c.restart()
-	work, stopWork := context.WithCancel(ctx)
+	var stopWork context.CancelFunc
+	c.work, stopWork = context.WithCancel(ctx)
+	defer func() { stopWork(); c.tasks.Wait() }()
 	operators, viewers := c.server(api.Users(api.Operate)), c.server(api.Users(api.View))
-	go func() { _ = operators.Serve(sockets.Operate) }() // ends with Stop
-	go func() { _ = viewers.Serve(sockets.View) }()
-	defer c.audit.Close()
-	remoteEnded := make(chan struct{})
-	go func() { defer close(remoteEnded); c.remote.Run(work) }()
-	defer func() { stopWork(); <-remoteEnded }()
+	c.tasks.Go(func() { _ = operators.Serve(sockets.Operate) }) // ends with Stop
+	c.tasks.Go(func() { _ = viewers.Serve(sockets.View) })
 	defer operators.Stop()
 	defer viewers.Stop()
-	go c.forwarder.Run(work)
-	go health.Watch(work, options.RunDir, c.heardOfHealth)
-	go c.routes.Run(work)
-	go watchSignals(work, c)
-	go watchGateway(work, c)
-	go watchNamedFiles(work, c)
-	go watchTraffic(work, c)
-	if c.shared != nil {
-		go c.shared.follower.Run(work)
-		go c.shared.store.FollowDrains(work, c.log, func(drains fleet.Drains) { c.takeFleetDrains(work, drains) })
-		go watchMachines(work, c)
-		registered := make(chan struct{})
-		go func() { defer close(registered); c.shared.registrar.Run(work) }()
-		agreed := make(chan struct{})
-		go func() { defer close(agreed); c.shared.maps.Run(work) }()
-		defer func() { stopWork(); <-registered; <-agreed }()
-	}
-	if options.Watch {
-		go watchFiles(work, c)
-	}
+	c.begin()
 	c.notify.Ready()
 	c.log.Info("controller started", "version", options.Version, "run_dir", options.RunDir, "state_dir", options.StateDir)
 	c.loop(ctx)
 	c.stop()
+	c.log.Info("controller stopped: the forwarder goes on with its last plan, the speaker with the routes")
 	if c.restarted.Load() {
 		return ErrRestart
 	}
 	return nil
 }
 
-// start makes everything and loads the config.
-func start(options Options) (*Controller, error) {
-	c := &Controller{
+// begin everything that runs beside the loop, until work ends.
+func (c *Controller) begin() {
+	work := c.work
+	for _, run := range []func(context.Context){c.remote.Run, c.forwarder.Run, c.routes.Run} {
+		c.tasks.Go(func() { run(work) })
+	}
+	c.tasks.Go(func() { health.Watch(work, c.options.RunDir, c.heardOfHealth) })
+	watchers := []func(context.Context, *Controller){watchSignals, watchGateway, watchNamedFiles, watchTraffic}
+	if c.options.Watch {
+		watchers = append(watchers, watchFiles)
+	}
+	if s := c.shared; s != nil {
+		watchers = append(watchers, watchMachines)
+		for _, run := range []func(context.Context){s.follower.Run, s.registrar.Run, s.maps.Run} {
+			c.tasks.Go(func() { run(work) })
+		}
+		c.tasks.Go(func() {
+			s.store.FollowDrains(work, c.log, func(drains fleet.Drains) { c.takeFleetDrains(work, drains) })
+		})
+	}
+	for _, watch := range watchers {
+		c.tasks.Go(func() { watch(work, c) })
+	}
+}
+
+// start makes everything and loads the config; what it made is gone if that fails.
+func start(options Options) (c *Controller, err error) {
+	c = &Controller{
 		options:    options,
 		log:        options.Log,
 		notify:     notify.New(),
@@ -185,34 +194,40 @@ func start(options Options) (*Controller, error) {
 		reloads:    make(chan struct{}, 1),
 		targets:    map[compile.Probe]*probed{},
 	}
-	if err := c.store.Prepare(); err != nil {
-		return nil, err
+	defer func() {
+		if err != nil {
+			close(c.done) // there is no loop that events wait for
+			c.close()
+			c = nil
+		}
+	}()
+	if err = c.store.Prepare(); err != nil {
+		return c, err
 	}
-	var err error
 	if c.history, err = configs.OpenHistory(options.StateDir, c.log); err != nil {
-		return nil, err
+		return c, err
 	}
 	if c.audit, err = api.OpenAudit(options.StateDir, c.log); err != nil {
-		return nil, err
+		return c, err
 	}
 	if c.routes, err = routes.New(options.RunDir, c.log, c.enqueue); err != nil {
-		return nil, err
+		return c, err
 	}
 	c.peers = prober.NewPeers(c.peerResult)
 	c.forwarder, err = forwarder.New(forwarderSocket(options.RunDir), c.log, c.forwarderEvent)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
 	c.remote = api.NewRemote(api.Settings{Host: c, Audit: c.audit}, c.log)
 	c.agents = agents.New(c.log, c.agentState)
 	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late, Certificates: c.remote.Expiry, Fleet: c.fleetMetrics, Agents: c.agents})
-	c.web = &webServer{log: c.log, handler: c.httpHandler()}
+	c.web = &webServer{log: c.log, handler: c.httpHandler(), tasks: &c.tasks}
 	c.restoreBucketMaps()
-	if err := c.restoreDrains(); err != nil {
-		return nil, err
+	if err = c.restoreDrains(); err != nil {
+		return c, err
 	}
-	if err := c.loadAtStart(); err != nil {
-		return nil, err
+	if err = c.loadAtStart(); err != nil {
+		return c, err
 	}
 	return c, nil
 }
@@ -399,11 +414,34 @@ func healthOf(answer *health.Answer) brain.Event {
 	return brain.ForwarderHealth(answer.Judged())
 }
 
-// stop ends what start began. No route changes: they are the speaker's.
+// stop ends what loading a config began. No route changes: they are the speaker's.
 func (c *Controller) stop() {
-	c.prober.Set(nil)
-	c.peers.Set(nil)
-	c.agents.Stop()
-	c.web.stop()
-	c.log.Info("controller stopped: the forwarder goes on with its last plan, the speaker with the routes")
+	c.prober.Stop()
+	if c.peers != nil {
+		c.peers.Stop()
+	}
+	if c.agents != nil {
+		c.agents.Stop()
+	}
+	if c.web != nil {
+		c.web.stop()
+	}
+}
+
+// close what start has made, as far as it came.
+func (c *Controller) close() {
+	c.stop()
+	c.tasks.Wait()
+	if c.forwarder != nil {
+		c.forwarder.Close()
+	}
+	if c.routes != nil {
+		c.routes.Close()
+	}
+	if c.shared != nil {
+		c.shared.store.Close()
+	}
+	if c.audit != nil {
+		_ = c.audit.Close()
+	}
 }

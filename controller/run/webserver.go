@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/guideway/guideway/controller/web"
@@ -20,6 +21,8 @@ func (c *Controller) httpHandler() http.Handler {
 type webServer struct {
 	log     *slog.Logger
 	handler http.Handler
+	// Those that its server and former ones run in.
+	tasks   *sync.WaitGroup
 	address string
 	server  *http.Server
 }
@@ -36,14 +39,15 @@ func (w *webServer) listen(address string) {
 		return
 	}
 	// Requests under way wait for the brain's goroutine, which is this one.
-	go (&webServer{server: w.server}).stop()
+	w.tasks.Go((&webServer{server: w.server}).stop)
 	w.address = address
-	w.server = web.NewServer(w.handler)
-	go func(server *http.Server) {
+	server := web.NewServer(w.handler)
+	w.server = server
+	w.tasks.Go(func() {
 		if err := server.Serve(web.Limit(listener)); !errors.Is(err, http.ErrServerClosed) {
 			w.log.Error("HTTP server ended", "address", address, "error", err)
 		}
-	}(w.server)
+	})
 	w.log.Info("serving /metrics, /readyz, /healthz and the status page", "address", listener.Addr())
 }
 

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -111,8 +112,10 @@ func (t Traced) finished() bool {
 func Run(ctx context.Context, link Link, request Request) (Result, error) {
 	run := newRun(link, request)
 	receiving, stop := context.WithCancel(ctx)
+	var receiver sync.WaitGroup
+	receiver.Go(func() { run.receive(receiving) })
+	defer receiver.Wait()
 	defer stop()
-	go run.receive(receiving)
 
 	for i := range request.Count {
 		if i > 0 {

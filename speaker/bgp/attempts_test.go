@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -134,7 +133,7 @@ func TestTheReasonIsToldOnceAndFollowsTheAttempts(t *testing.T) {
 		defer mu.Unlock()
 		told[state.State+": "+state.Reason]++
 	})
-	t.Cleanup(func() { s.Stop(context.Background()) })
+	t.Cleanup(func() { s.Stop() })
 	want := wanted(route4)
 	want.Identity.ASN = 64599
 	set(t, s, want)
@@ -170,7 +169,7 @@ func TestANeighborIsRemovedWhileItsRouterIsSilent(t *testing.T) {
 	began := time.Now()
 	want.Neighbors = nil
 	set(t, s, want)
-	if err := s.Stop(context.Background()); err != nil || time.Since(began) > time.Second {
+	if err := s.Stop(); err != nil || time.Since(began) > time.Second {
 		t.Errorf("it took %v, %v", time.Since(began), err)
 	}
 }

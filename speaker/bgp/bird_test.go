@@ -95,7 +95,7 @@ func newSpeaker(t *testing.T) *Speaker {
 			said, _ := os.ReadFile(file.Name())
 			t.Logf("our side: %+v\n%s", s.States(), said)
 		}
-		s.Stop(context.Background())
+		s.Stop()
 		file.Close()
 	})
 	return s
@@ -158,7 +158,7 @@ func TestAPlannedStopEndsTheSessionAtOnce(t *testing.T) {
 	s := newSpeaker(t)
 	set(t, s, wanted(route4))
 	eventually(t, 15*time.Second, "BIRD has the route", func() bool { return strings.Contains(r.route("203.0.113.10"), "via") })
-	if err := s.Stop(context.Background()); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, time.Second, "the route is gone", func() bool { return !strings.Contains(r.route("203.0.113.10"), "via") })

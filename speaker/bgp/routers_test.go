@@ -3,7 +3,6 @@ package bgp
 // What holds with every router we know.
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -277,7 +276,7 @@ func TestPasswordAndTTLSecurityTogether(t *testing.T) {
 		want.Neighbors[0].Password = "a-secret"
 		set(t, speaker, want)
 		knows(t, r, "203.0.113.10/32", learned{path: "64512", nextHop: "192.0.2.1", localPref: "100", communities: "64512:100"})
-		if err := speaker.Stop(context.Background()); err != nil {
+		if err := speaker.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		knows(t, r, "203.0.113.10/32", learned{})

@@ -38,9 +38,14 @@ const (
 	gracefulShutdown = uint32(bgp.COMMUNITY_PLANNED_SHUT) // RFC 8326 section 5: 65535:0
 )
 
-func (s *Speaker) startServer(ctx context.Context, id Identity) error {
+func (s *Speaker) startServer(ctx context.Context, id Identity) (err error) {
 	srv := server.NewBgpServer(server.LoggerOption(slog.New(attemptLog{Handler: s.log.With("part", "bgp").Handler(), speaker: s}), nil))
-	go srv.Serve()
+	go srv.Serve() // ends with Stop
+	defer func() {
+		if err != nil {
+			srv.Stop()
+		}
+	}()
 	global := &api.Global{Asn: id.ASN, RouterId: id.RouterID.String(), ListenPort: -1}
 	if err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		return fmt.Errorf("start BGP as %d, router id %s: %w", id.ASN, id.RouterID, err)
@@ -48,23 +53,44 @@ func (s *Speaker) startServer(ctx context.Context, id Identity) error {
 	if err := refuseWhatNeighborsAnnounce(ctx, srv); err != nil {
 		return err
 	}
-	watchCtx, stopWatch := context.WithCancel(context.Background())
+	tasksCtx, stopTasks := context.WithCancel(context.Background())
 	callbacks := server.WatchEventMessageCallbacks{OnPeerUpdate: s.peerUpdated}
-	if err := srv.WatchEvent(watchCtx, callbacks, server.WatchPeer()); err != nil {
-		stopWatch()
+	if err := srv.WatchEvent(tasksCtx, callbacks, server.WatchPeer()); err != nil {
+		stopTasks()
 		return fmt.Errorf("watch BGP sessions: %w", err)
 	}
-	go s.guardBFD(watchCtx)
-	s.server, s.stopWatch, s.identity = srv, stopWatch, id
+	s.server, s.stopTasks, s.identity = srv, stopTasks, id
 	s.statesMu.Lock()
-	s.asked = srv
+	s.asked, s.tasksCtx = srv, tasksCtx
 	s.statesMu.Unlock()
+	s.task(s.guardBFD)
 	return nil
 }
 
-func (s *Speaker) stopServer(ctx context.Context) error {
-	s.stopWatch()
-	err := s.server.StopBgp(ctx, &api.StopBgpRequest{})
+// task runs beside the server, until that is stopped.
+func (s *Speaker) task(run func(context.Context)) {
+	s.statesMu.Lock()
+	defer s.statesMu.Unlock()
+	if ctx := s.tasksCtx; ctx != nil {
+		s.tasks.Go(func() { run(ctx) })
+	}
+}
+
+// later is a task that begins after a while.
+func (s *Speaker) later(pause time.Duration, run func(context.Context)) {
+	s.task(func(ctx context.Context) {
+		select {
+		case <-time.After(pause):
+			run(ctx)
+		case <-ctx.Done():
+		}
+	})
+}
+
+// stopServer with its BFD, which StopBgp alone leaves running.
+func (s *Speaker) stopServer() {
+	s.stopTasks()
+	s.server.Stop()
 	s.server, s.identity, s.attributes, s.export = nil, Identity{}, nil, exportPolicy{}
 	for address := range s.neighbors {
 		s.forget(address)
@@ -73,12 +99,8 @@ func (s *Speaker) stopServer(ctx context.Context) error {
 	clear(s.announced)
 	s.statesMu.Lock()
 	clear(s.states)
-	s.asked = nil
+	s.asked, s.tasksCtx = nil, nil
 	s.statesMu.Unlock()
-	if err != nil {
-		return fmt.Errorf("stop BGP: %w", err)
-	}
-	return nil
 }
 
 // A global default of REJECT would refuse our own paths as well (AddPath
@@ -241,12 +263,12 @@ func (s *Speaker) peerUpdated(event *apiutil.WatchEventMessage_PeerEvent, _ time
 	// Not here: the server waits for us, and what is begun here for the server.
 	switch {
 	case !before.Established() && now.Established():
-		time.AfterFunc(bfdPause, func() { s.beginBFD(context.Background(), now.Address, now.Since) })
+		s.later(bfdPause, func(ctx context.Context) { s.beginBFD(ctx, now.Address, now.Since) })
 	case before.Established() && !now.Established() && reason == overLimit:
 		s.log.Error("BGP session ended", "neighbor", now.Address, "reason", reason)
-		time.AfterFunc(limitPause, func() { s.renewAfterLimit(context.Background(), now.Address, now.Since) })
+		s.later(limitPause, func(ctx context.Context) { s.renewAfterLimit(ctx, now.Address, now.Since) })
 	case before.Established() && !now.Established():
-		go s.renew(context.Background(), now.Address)
+		s.task(func(ctx context.Context) { s.renew(ctx, now.Address) })
 	}
 }
 

@@ -105,7 +105,7 @@ type Speaker struct {
 
 	mu        sync.Mutex
 	server    *server.BgpServer // nil: BGP is not wanted
-	stopWatch context.CancelFunc
+	stopTasks context.CancelFunc
 	identity  Identity
 	neighbors map[netip.Addr]Neighbor
 	announced map[netip.Prefix]announcement
@@ -120,6 +120,9 @@ type Speaker struct {
 	watched  map[netip.Addr]*watched
 	// The server, whose BFD is asked without waiting for what mu guards.
 	asked *server.BgpServer
+	// What runs beside the server, until it is stopped; nil: it is.
+	tasksCtx context.Context
+	tasks    sync.WaitGroup
 }
 
 // What was told to the server, kept because a withdrawal repeats it.
@@ -159,15 +162,18 @@ func (s *Speaker) Set(ctx context.Context, want Desired) error {
 	)
 }
 
-// Stop withdraws everything, ends the sessions and the server.
-func (s *Speaker) Stop(ctx context.Context) error {
+// Stop withdraws everything, ends the sessions and the server, and awaits what ran
+// beside it.
+func (s *Speaker) Stop() error {
+	defer s.tasks.Wait() // which may wait for mu
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server == nil {
 		return nil
 	}
-	withdraw := s.setRoutes(nil)
-	return errors.Join(withdraw, s.stopServer(ctx))
+	err := s.setRoutes(nil)
+	s.stopServer()
+	return err
 }
 
 // States lists the sessions by address.
@@ -201,9 +207,7 @@ func (s *Speaker) setIdentity(ctx context.Context, want Identity) error {
 		return nil
 	}
 	if s.server != nil {
-		if err := s.stopServer(ctx); err != nil {
-			return err
-		}
+		s.stopServer()
 	}
 	if want == (Identity{}) {
 		return nil

@@ -80,7 +80,7 @@ func TestWithoutAnIdentityNothingRuns(t *testing.T) {
 	if s.server != nil || len(s.States()) != 0 {
 		t.Fatal("a server runs without an identity")
 	}
-	if err := s.Stop(context.Background()); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
 }

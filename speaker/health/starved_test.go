@@ -16,6 +16,7 @@ import (
 	"time"
 	"unsafe"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 		runForwarder(runDir)
 		return
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // runForwarder answers until its standard input ends, by which it is told to have its

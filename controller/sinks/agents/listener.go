@@ -25,6 +25,8 @@ const readBufferBytes = 1 << 20
 type Listener struct {
 	log  *slog.Logger
 	sink func(State)
+	// One for each socket.
+	tasks sync.WaitGroup
 
 	mu sync.Mutex
 	// What the config says.
@@ -73,8 +75,9 @@ func (l *Listener) SetCountInterval(interval time.Duration) {
 // Stop listening.
 func (l *Listener) Stop() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.listen(nil)
+	l.mu.Unlock()
+	l.tasks.Wait() // they take the mutex
 }
 
 // Results so far.
@@ -140,7 +143,7 @@ func (l *Listener) listen(addresses []netip.AddrPort) {
 			s = &socket{closed: make(chan struct{}), receiver: newReceiver(func(result Result) { l.results[result]++ })}
 			s.receiver.counting = l.counting
 			l.sockets[address] = s
-			go l.serve(address, s)
+			l.tasks.Go(func() { l.serve(address, s) })
 		}
 		s.receiver.set(l.secret, l.services)
 	}

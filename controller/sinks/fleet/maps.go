@@ -297,6 +297,7 @@ func (m *Maps) isSame(ctx context.Context, client *clientv3.Client) (bool, error
 // mapsWatch joins the watches of several prefixes.
 type mapsWatch struct {
 	cancel context.CancelFunc
+	tasks  sync.WaitGroup
 	news   chan clientv3.WatchResponse
 }
 
@@ -305,12 +306,12 @@ func (m *Maps) watch(client *clientv3.Client, from int64) *mapsWatch {
 	w := &mapsWatch{cancel: cancel, news: make(chan clientv3.WatchResponse)}
 	for _, prefix := range m.store.keys.shared() {
 		channel := client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(from))
-		go func() {
+		w.tasks.Go(func() {
 			for news := range channel {
 				w.hand(ctx, news)
 			}
 			w.hand(ctx, clientv3.WatchResponse{Canceled: true})
-		}()
+		})
 	}
 	return w
 }
@@ -332,6 +333,7 @@ func (w *mapsWatch) events() <-chan clientv3.WatchResponse {
 func (w *mapsWatch) stop() {
 	if w != nil {
 		w.cancel()
+		w.tasks.Wait()
 	}
 }
 

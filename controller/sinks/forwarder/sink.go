@@ -59,6 +59,8 @@ type Sink struct {
 	client  forwarderv1.ForwarderClient
 	waker   sinkconn.Waker
 	pushed  chan pushResult
+	// What Run begins.
+	tasks sync.WaitGroup
 
 	mu   sync.Mutex
 	want *planv1.Plan
@@ -123,9 +125,10 @@ func (s *Sink) Set(plan *planv1.Plan) {
 
 // Run polls and pushes until the context ends.
 func (s *Sink) Run(ctx context.Context) {
-	defer s.conn.Close()
-	go s.waker.WakeWhenConnected(ctx, s.conn)
-	go s.watch(ctx)
+	defer s.Close()
+	defer s.tasks.Wait()
+	s.tasks.Go(func() { s.waker.WakeWhenConnected(ctx, s.conn) })
+	s.tasks.Go(func() { s.watch(ctx) })
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
@@ -139,6 +142,9 @@ func (s *Sink) Run(ctx context.Context) {
 		}
 	}
 }
+
+// Close the connection, of one that is not run.
+func (s *Sink) Close() { _ = s.conn.Close() }
 
 // watch follows what the forwarder says of hand-overs, from one connection to
 // the next.
@@ -228,12 +234,12 @@ func (s *Sink) push(ctx context.Context, running uint64) {
 		return
 	}
 	s.pushing = true
-	go func() {
+	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, pushTimeout)
 		defer cancel()
 		response, err := s.client.SetPlan(ctx, &forwarderv1.SetPlanRequest{Plan: want})
 		s.pushed <- pushResult{generation: want.Generation, warnings: response.GetWarnings(), err: err}
-	}()
+	})
 }
 
 func (s *Sink) settle(result pushResult) {

@@ -112,8 +112,10 @@ func (s *Sink) State() (state *speakerv1.State, lost string) {
 
 // Run polls and sets until the context ends.
 func (s *Sink) Run(ctx context.Context) {
-	defer s.conn.Close()
-	go s.waker.WakeWhenConnected(ctx, s.conn)
+	defer s.Close()
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	tasks.Go(func() { s.waker.WakeWhenConnected(ctx, s.conn) })
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
@@ -125,6 +127,9 @@ func (s *Sink) Run(ctx context.Context) {
 		}
 	}
 }
+
+// Close the connection, of one that is not run.
+func (s *Sink) Close() { _ = s.conn.Close() }
 
 func (s *Sink) poll(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
