@@ -1,4 +1,7 @@
 //! What a worker finds out about a packet, when the decision asks for it.
+//!
+//! All of it is inlined into the loops over a batch: taken by a function as a reference,
+//! it would lie in memory, which costs a packet some twenty instructions.
 
 use plan::{Affinity, Matched, Tracking};
 use wire::{FlowKey, Frame, Headers, PacketMeta, plain, tcp_options};
