@@ -310,6 +310,9 @@ func (s *backendSetup) printAgent(line func(string, ...any)) {
 	if len(s.multipath) > 0 {
 		line("# What the agent's handshakes of Multipath TCP need (docs/mptcp.md).")
 		line("sysctl -w net.mptcp.enabled=1 net.ipv4.tcp_syncookies=1 net.ipv4.conf.all.rp_filter=0")
+		line("# New connections come by another interface: a firewall that accepts by interface has to")
+		line("# accept that one, too.")
+		line("# nft add rule inet filter input iifname gw-mptcp accept")
 	}
 	line("guideway-agent --check")
 	line("systemctl enable guideway-agent")

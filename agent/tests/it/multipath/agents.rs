@@ -121,6 +121,41 @@ fn of_a_flood_of_syns_none_is_dropped() {
     transfer(&net.connect(false, MPTCP), MIB);
 }
 
+/// Rules that name the interface see SYNs by another one.
+#[test]
+fn a_firewall_that_accepts_by_interface_is_told() {
+    if !root_or_skip("a_firewall_that_accepts_by_interface_is_told") {
+        return;
+    }
+    const TOLD: &str = "iifname { eth0, gw-mptcp }";
+    let net = Net::new();
+    let _agent = net.agent();
+    net.serve(false, false);
+    let open = |from: u16| {
+        let tunnel = net.lb.inside(balancing::tunnel);
+        for port in from..from + 20 {
+            let packet =
+                net.lb.inside(|| net.balancing.lock().unwrap().encapsulated(&capable_syn(port)));
+            tunnel.send_to(&packet, (BACKEND, geneve::PORT)).unwrap();
+        }
+    };
+    net.backend.run("nft add table inet f");
+    net.backend
+        .run("nft add chain inet f in { type filter hook input priority 0 ; policy drop ; }");
+    net.backend.run("nft add rule inet f in iifname { lo, eth0 } accept");
+    open(10_000);
+    net.wait_until("the kernel has had them", || net.event("syn_cookie") >= 20);
+    assert_eq!(net.event("syn_ack_keyed"), 0);
+    assert!(net.doctor().contains(TOLD), "{}", net.doctor());
+    net.backend.run("nft add rule inet f in iifname gw-mptcp accept");
+    open(11_000);
+    net.wait_until("they are answered, and the former, which are repeated", || {
+        net.event("syn_ack_keyed") >= net.event("syn_cookie") / 2
+    });
+    transfer(&net.connect(false, MPTCP), MIB);
+    assert!(!net.doctor().contains(TOLD), "{}", net.doctor());
+}
+
 /// With MP_CAPABLE, from an address that no host has, which would reset what is answered.
 pub fn capable_syn(port: u16) -> Vec<u8> {
     const SOURCE: [u8; 4] = [192, 0, 2, 1];

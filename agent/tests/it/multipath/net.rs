@@ -166,6 +166,14 @@ impl Net {
         serde_json::from_str(&text).unwrap()
     }
 
+    /// What doctor finds on the backend, as text.
+    pub fn doctor(&self) -> String {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.backend.name, env!("CARGO_BIN_EXE_guideway-agent")]);
+        command.args(["--config", &self.config_of(&self.backend), "doctor"]);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+
     /// What the backend's agent counted, by event.
     pub fn event(&self, name: &str) -> u64 {
         let status = self.status(&self.backend);
