@@ -1,4 +1,4 @@
-//! An interface that goes and comes again.
+//! An interface that goes and comes again, or gets another address.
 
 use std::time::{Duration, Instant};
 
@@ -42,5 +42,20 @@ fn an_interface_that_goes_and_comes_again_is_opened_again() {
         while client.counters().unaccounted != 0 {
             assert!(start.elapsed() < LIMIT, "{:?}", client.counters());
         }
+    }
+}
+
+/// Only frames to an interface's own address are looked at, whatever it is by now.
+#[test]
+fn an_interface_whose_address_changes_goes_on() {
+    if !root_or_skip("an_interface_whose_address_changes_goes_on") {
+        return;
+    }
+    let mut machine = Machine::start();
+    let process = machine.assert_one_forwards();
+    for address in ["02:00:00:00:00:77", "02:00:00:00:00:78"] {
+        machine.net.balancer.run(&format!("ip link set eth0 address {address}"));
+        machine.net.client.run("ip neigh flush dev eth0");
+        assert_eq!(machine.assert_one_forwards(), process, "{address}");
     }
 }
