@@ -2,7 +2,8 @@
 --
 --     tshark -X lua_script:guideway.lua -r capture.pcap
 --
--- or copied into Wireshark's folder of personal plugins. A post-dissector: Wireshark's
+-- as a user, since root is not given scripts from 4.4 on (else no option is shown, and
+-- nothing is said); or copied into Wireshark's folder of personal plugins. A post-dissector: Wireshark's
 -- own dissector shows the tunnel and lists the options, this one what ours say.
 
 local guideway = Proto("guideway", "Guideway")

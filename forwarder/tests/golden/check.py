@@ -20,6 +20,7 @@ import hashlib
 import ipaddress
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -605,9 +606,13 @@ APPLICATIONS = ("dns", "http", "tls", "data-text-lines")
 WARNING = 0x600000
 
 
+#: From 4.4 on it loads no script for root, as whom a user namespace does not count.
+TSHARK = ["unshare", "--user", "tshark"] if os.geteuid() == 0 else ["tshark"]
+
+
 def complaints(path):
     """What tshark says about each frame, beyond notes: by frame number."""
-    command = ["tshark", "-n", "-r", str(path), "-X", f"lua_script:{HERE / 'gue.lua'}", "-T", "fields",
+    command = [*TSHARK, "-n", "-r", str(path), "-X", f"lua_script:{HERE / 'gue.lua'}", "-T", "fields",
                "-e", "frame.number", "-e", "_ws.expert.message", "-e", "_ws.malformed",
                "-Y", f"_ws.malformed || _ws.expert.severity >= {WARNING}"]
     for name, value in PREFERENCES.items():
@@ -626,7 +631,7 @@ def dissected(path):
               ("ipv6_addresses", "returns", "count", "hop_limit", "bucket", "generation", "ipv4", "ipv6"),
               ("key", "bucket", "ipv6_address", "ipv4", "ipv6"))
     script = HERE.parents[2] / "packaging/wireshark/guideway.lua"
-    command = ["tshark", "-n", "-r", str(path), "-X", f"lua_script:{script}", "-T", "fields", "-e", "frame.number"]
+    command = [*TSHARK, "-n", "-r", str(path), "-X", f"lua_script:{script}", "-T", "fields", "-e", "frame.number"]
     for kind, names in zip(("option", "route", "multipath"), fields):
         command += [word for name in names for word in ("-e", f"guideway.{kind}.{name}")]
     done = subprocess.run(command + ["-Y", "guideway"], capture_output=True, text=True, check=True)
