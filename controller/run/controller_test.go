@@ -326,9 +326,10 @@ func (h *harness) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	h.cancel, h.result = cancel, make(chan error, 1)
 	options := Options{Config: []string{h.configFile()}, RunDir: h.runDir(), StateDir: h.stateDir(), Watch: h.watch, Version: "test", Log: slog.New(slog.DiscardHandler)}
-	go func() { h.result <- Run(ctx, options) }()
+	ended := make(chan struct{})
+	go func() { defer close(ended); h.result <- Run(ctx, options) }()
 	h.client = apitest.Controller(h.t, api.OperateSocket(h.runDir()))
-	h.t.Cleanup(cancel)
+	h.t.Cleanup(func() { cancel(); <-ended })
 }
 
 func (h *harness) deadline() context.Context {
