@@ -46,6 +46,9 @@ impl Net {
             "ip -n {sender} link add {INTERFACE} mtu 1500 {queues} type veth \
              peer name {INTERFACE} mtu 1500 {queues} netns {tested}"
         ))?;
+        // As next hops in memory have it (`sim::view::next_hop`): other frames that come back
+        // would be the kernel's.
+        run(&format!("ip -n {sender} link set {INTERFACE} address 02:00:00:00:00:fe"))?;
         for (namespace, address) in [(sender, "10.77.0.1/16"), (tested, "10.77.0.2/16")] {
             run(&format!("ip -n {namespace} addr add {address} dev {INTERFACE}"))?;
             run(&format!("ip -n {namespace} link set {INTERFACE} up"))?;
