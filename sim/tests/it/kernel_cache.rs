@@ -72,6 +72,7 @@ impl Pair {
         let mut run = FilterRun::load(CacheConfig { size, key: KEY, devices }).unwrap();
         let prefixes = ["203.0.113.0/24", "2001:db8:f::/64"].map(|text| text.parse().unwrap());
         run.filter.set(&prefixes, &[], false).unwrap();
+        run.filter.set_address(wire::MacAddress([2; 6])).unwrap(); // of all frames here
         let targets = Targets::new(run.cache.targets());
         let mut planner = Planner::default();
         let hops = |_| vec![common::hop(MTU)];
