@@ -9,10 +9,11 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Write;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::retry_on_intr;
@@ -59,6 +60,21 @@ impl Namespace {
     /// Runs a command in it; a failure fails the test.
     pub fn run(&self, command: &str) -> String {
         run(&format!("ip netns exec {} {command}", self.name))
+    }
+
+    /// Gives an address to the loopback interface. When it returns, sockets can have it: those of
+    /// IPv6 the kernel enters in a worker of its own, `nodad` or not.
+    pub fn add_own(&self, address: IpAddr) {
+        self.run(&format!("ip addr add {address} dev lo"));
+        let end = Instant::now() + Duration::from_secs(10);
+        let is_usable = || {
+            let socket = UdpSocket::bind((address, 0))?;
+            socket.connect((address, 9))
+        };
+        while let Err(error) = self.inside(is_usable) {
+            assert!(Instant::now() < end, "{address} on lo: {error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Runs a closure on a thread that lives in it.

@@ -116,7 +116,7 @@ impl Net {
             let lb = LB.of(vip.contains(':'));
             router.run(&format!("ip route add {vip} via {lb}"));
             for namespace in [&namespaces[0], &namespaces[2], &namespaces[3]] {
-                namespace.run(&format!("ip addr add {vip} dev lo"));
+                namespace.add_own(vip.parse().unwrap());
             }
         }
         // The load balancer's kernel has no connection, and would say so.

@@ -62,7 +62,7 @@ pub fn namespace() -> Namespace {
     let namespace = Namespace::new("sockets");
     for family in [V4, V6] {
         for address in [client(family), vip(family)] {
-            namespace.run(&format!("ip addr add {address} dev lo"));
+            namespace.add_own(address);
         }
     }
     namespace.run("nft add table inet test");

@@ -298,7 +298,7 @@ fn be_client(client: &Namespace) {
 fn be_backend(backend: &Namespace, number: usize) {
     backend.run("sysctl -qw net.mptcp.enabled=1 net.ipv4.conf.all.rp_filter=0");
     for vip in vips() {
-        backend.run(&format!("ip addr add {vip} dev lo"));
+        backend.add_own(vip);
     }
     for via in [format!("10.66.{number}.1"), format!("fd66:{number}::1")] {
         backend.run(&format!("ip route add default via {via}"));
