@@ -7,8 +7,8 @@ use std::process::Command;
 
 const CURE: &str = "install it with: apt-get install clang libbpf-dev";
 
-/// Compiles `bpf/NAME.bpf.c` of the crate in the current folder into `folder`.
-pub fn compile(compiler: &str, arch: &str, name: &str, folder: &Path) -> Result<(), String> {
+/// Compiles a file of the crate in the current folder.
+pub fn compile(compiler: &str, arch: &str, source: &str, object: &Path) -> Result<(), String> {
     let output = Command::new(compiler)
         .args([
             "-O2",
@@ -27,9 +27,9 @@ pub fn compile(compiler: &str, arch: &str, name: &str, folder: &Path) -> Result<
             "../ebpf",
             "-c",
         ])
-        .arg(format!("bpf/{name}.bpf.c"))
+        .arg(source)
         .arg("-o")
-        .arg(folder.join(format!("{name}.bpf.o")))
+        .arg(object)
         .output()
         .map_err(|error| format!("cannot run {compiler}: {error}; {CURE}"))?;
     if output.status.success() {

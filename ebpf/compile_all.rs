@@ -19,7 +19,8 @@ pub fn compile_all(names: &[&str]) {
     for name in names {
         let compiled = variable("OUT_DIR").and_then(|folder| {
             let arch = variable("CARGO_CFG_TARGET_ARCH")?;
-            compile::compile(&compiler::name(), &arch, name, Path::new(&folder))
+            let object = Path::new(&folder).join(format!("{name}.bpf.o"));
+            compile::compile(&compiler::name(), &arch, &format!("bpf/{name}.bpf.c"), &object)
         });
         if let Err(problem) = compiled {
             println!("cargo::error=bpf/{name}.bpf.c, {}: {problem}", compiler::version());

@@ -10,7 +10,7 @@ use aya::Ebpf;
 use aya::programs::{Program, ProgramError};
 
 #[path = "compile.rs"]
-mod compile;
+pub mod compile;
 
 /// Instructions that the verifier may go through, over all paths of a program. It gives up at
 /// a million, and other kernels' and other compilers' paths are others.
@@ -26,8 +26,9 @@ pub fn load_with_every_compiler(name: &str, open: impl Fn(&[u8]) -> Ebpf) {
     assert!(!compilers.trim().is_empty(), "BPF_COMPILERS names none");
     for compiler in compilers.split_whitespace() {
         let folder = tempfile::tempdir().unwrap();
-        compile::compile(compiler, env::consts::ARCH, name, folder.path()).unwrap();
-        let mut object = open(&fs::read(folder.path().join(format!("{name}.bpf.o"))).unwrap());
+        let (source, object) = (format!("bpf/{name}.bpf.c"), folder.path().join("object.o"));
+        compile::compile(compiler, env::consts::ARCH, &source, &object).unwrap();
+        let mut object = open(&fs::read(object).unwrap());
         assert_ne!(object.programs().count(), 0, "{name} has no program");
         for (name, program) in object.programs_mut() {
             let begun = Instant::now();

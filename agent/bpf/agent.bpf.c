@@ -17,11 +17,16 @@
  *                          redirect.h           └─► handover.h: by a rule, or a SYN
  *                                                   that is to be plain, XDP_TX
  *
+ * In three layers: how a frame is read and written (context.h); what a packet is, read once
+ * for each run (frame.h, ip.h, segment.h, options.h); and the rules.
+ *
  * A second program, at the egress, lowers the MSS of what VIPs answer (mss.h). Two
  * more, at ingress and egress, see the segments of services with Multipath TCP
  * (multipath.h), and have thirteen bits in their timestamps (timestamps.h), which a
  * SYN's tunnel brings (opening.h).
  */
+#include <linux/pkt_cls.h>
+
 #include "frame.h"
 #include "tunnel.h"
 #include "inner.h"
@@ -35,15 +40,6 @@
 #include "plain_syn.h"
 #include "redirect.h"
 #include "timestamps.h"
-
-static __always_inline int counted(__u32 outcome, int action)
-{
-	__u64 *count = bpf_map_lookup_elem(&outcomes, &outcome);
-
-	if (count)
-		++*count;
-	return action;
-}
 
 /* Moves the frame's begin so that the Ethernet header stands right in front
  * of the inner packet. */
@@ -65,28 +61,26 @@ static __always_inline int strip(struct xdp_md *ctx, const struct tunnel *t)
 	return 0;
 }
 
-/* From the outer header to the inner one: the kind of tunnel, or what is wrong. */
-static __always_inline __u32 read_frame(struct xdp_md *ctx, struct tunnel *t, void *data)
+/* From the outer header to the one inside. NONE, if the packet inside may leave the tunnel. */
+static __always_inline enum reason read_frame(struct xdp_md *ctx, struct tunnel *t, void *data,
+					      struct ip_packet *inner)
 {
 	const struct ethhdr *ethernet = data;
-	__u32 outcome = PASSED;
+	enum reason reason = NO_TUNNEL;
 
 	if ((const void *)(ethernet + 1) > t->end)
-		return PASSED;
+		return NO_TUNNEL;
 	t->next = (void *)(ethernet + 1);
 	if (ethernet->h_proto == bpf_htons(ETH_P_IP))
-		outcome = read_outer_v4(t);
+		reason = read_outer_v4(t);
 	else if (ethernet->h_proto == bpf_htons(ETH_P_IPV6))
-		outcome = read_outer_v6(t);
-	if (outcome != GRE)
-		return outcome;
+		reason = read_outer_v6(t);
+	if (reason != NONE)
+		return reason;
 	if (!is_to_own_mac(data))
 		return OTHER_HOST;
-	outcome = read_tunnel(ctx, t, data);
-	if (outcome > GENEVE)
-		return outcome;
-	t->kind = outcome;
-	return read_inner(t);
+	reason = read_tunnel(ctx, t, data);
+	return reason == NONE ? read_inner(ctx, t, inner) : reason;
 }
 
 /* True if a rule may say something of the packet; nothing of one that another agent has
@@ -98,59 +92,52 @@ static __always_inline int may_be_ruled(const struct tunnel *t)
 
 /* True for a packet of which is to be remembered that it was taken here: one that may be a
  * datagram, or the first fragment of a packet. */
-static __always_inline int may_be_remembered(const struct tunnel *t)
+static __always_inline int may_be_remembered(const struct ip_packet *ip)
 {
-	if (t->inner_type == ETH_P_IP) {
-		const struct iphdr *ip = t->next;
-
-		return (const void *)(ip + 1) <= t->end &&
-		       (ip->protocol == IPPROTO_UDP || ip->frag_off & bpf_htons(IPV4_MORE));
-	} else {
-		const struct ipv6hdr *ip = t->next;
-
-		return (const void *)(ip + 1) <= t->end && ip->nexthdr != IPPROTO_TCP &&
-		       ip->nexthdr != IPPROTO_ICMPV6;
-	}
+	if (ip->type == ETH_P_IP)
+		return ip->protocol == IPPROTO_UDP || ip->fragment == FIRST;
+	return ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_ICMPV6;
 }
 
-/* Gives the packet inside to the kernel, maybe by way of user space. */
-static __always_inline int deliver(struct xdp_md *ctx, struct tunnel *t)
-{
-	__u32 outcome = finish_inner(t), at = inner_at(t), option_at = t->options.multipath_at;
-
-	if (outcome > GENEVE)
-		return counted(outcome, XDP_DROP);
-	if (option_at)
-		note_opening(ctx, option_at, at, t->inner_type);
-	if (option_at && goes_to_owner(ctx, at, option_at)) {
-		outcome = hand_over(ctx, t, PLAIN_SYN);
-		return counted(outcome, outcome == PLAIN_SYN ? XDP_TX : XDP_DROP);
-	}
-	if (option_at && is_handed(ctx, at, option_at))
-		return counted(outcome, XDP_DROP);
-	if (strip(ctx, t))
-		return counted(NO_ROOM, XDP_DROP);
-	return counted(outcome, XDP_PASS);
-}
-
-/* Where the packet inside belongs: the kind of tunnel for here, REDIRECT_RULE for the agent
- * in `handovers`, another reason for the next agent that is named, or what is wrong. */
-static __always_inline __u32 place_of_inner(struct xdp_md *ctx, struct tunnel *t)
+/* Where the packet inside belongs: NONE for here, REDIRECT_RULE for the agent in `handovers`,
+ * another reason for the next agent that is named, or what is wrong. Reads the segment, if
+ * something depends on it. */
+static __always_inline enum reason place_of_inner(struct xdp_md *ctx, struct tunnel *t,
+						  struct segment *s)
 {
 	int is_named = names_addresses(t), asks_rules = may_be_ruled(t), reading, ruling;
-	struct segment s = {};
 
-	if (!is_named && !asks_rules && !may_be_remembered(t))
-		return t->kind;
-	reading = read_segment(ctx, inner_at(t), t->inner_type, &s);
+	if (!is_named && !asks_rules && !t->options.multipath_at && !may_be_remembered(&s->ip))
+		return NONE;
+	reading = read_segment(ctx, s);
 	if (reading != READ_SEGMENT)
-		return is_named && reading == READ_MALFORMED ? INNER_HEADER : t->kind;
-	ruling = asks_rules ? ruling_of(ctx, &s, is_named) : RULING_NONE;
+		return is_named && reading == READ_MALFORMED ? INNER_HEADER : NONE;
+	ruling = asks_rules ? ruling_of(ctx, s, is_named) : RULING_NONE;
 	if (ruling == RULING_RULE)
 		return REDIRECT_RULE;
 	if (ruling == RULING_WAIT)
 		return AWAITS_RULE;
-	return place_of(ctx, &s, t);
+	return place_of(ctx, s, t);
+}
+
+/* Gives the packet inside to the kernel, maybe by way of user space. */
+static __always_inline enum xdp_action deliver(struct xdp_md *ctx, struct tunnel *t,
+					       struct segment *s)
+{
+	enum reason reason = finish_inner(ctx, t, &s->ip);
+	__u32 option_at = t->options.multipath_at;
+
+	if (reason != NONE)
+		return ended(reason);
+	if (option_at)
+		note_opening(ctx, s, option_at);
+	if (option_at && goes_to_owner(ctx, s, option_at))
+		return ended(hand_over(ctx, t, PLAIN_SYN));
+	if (option_at && is_handed(ctx, s, option_at)) {
+		taken(t->kind);
+		return XDP_DROP;
+	}
+	return strip(ctx, t) ? ended(NO_ROOM) : taken(t->kind);
 }
 
 SEC("xdp")
@@ -158,36 +145,36 @@ int guideway_agent(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data;
 	struct tunnel t = { .end = (void *)(long)ctx->data_end };
-	__u32 outcome = read_frame(ctx, &t, data), sent;
+	struct segment *s = new_inner_segment();
+	enum reason reason = s ? read_frame(ctx, &t, data, &s->ip) : NO_ROOM;
 
-	if (outcome < GRE)
-		return counted(outcome, XDP_PASS);
-	if (outcome > GENEVE)
-		return counted(outcome, XDP_DROP);
-	outcome = place_of_inner(ctx, &t);
-	if (outcome == t.kind && t.options.multipath_at && names_addresses(&t) &&
-	    joins_elsewhere(ctx, inner_at(&t)))
-		outcome = NO_TOKEN;
-	if (outcome == t.kind)
-		return deliver(ctx, &t);
-	if (outcome > REDIRECT_RULE)
-		return counted(outcome, XDP_DROP);
-	sent = outcome == REDIRECT_RULE ? hand_over(ctx, &t, outcome) :
-					  send_onward(ctx, &t, outcome);
-	return counted(sent, sent == outcome ? XDP_TX : XDP_DROP);
+	if (reason != NONE)
+		return ended(reason);
+	reason = place_of_inner(ctx, &t, s);
+	if (reason == NONE && t.options.multipath_at && names_addresses(&t) &&
+	    joins_elsewhere(ctx, s))
+		reason = NO_TOKEN;
+	if (reason == NONE)
+		return deliver(ctx, &t, s);
+	if (reason == REDIRECT_RULE)
+		return ended(hand_over(ctx, &t, reason));
+	return ended(action_of(reason) == XDP_TX ? send_onward(ctx, &t, reason) : reason);
 }
 
 SEC("classifier")
 int gw_agent_mss(struct __sk_buff *skb)
 {
-	clamp_mss(skb);
+	struct segment s = {};
+
+	if (read_frames_segment(skb, SENT, &s) && is_syn_ack(&s) && is_vip(s.ip.type, &s.ip.source))
+		clamp_mss(skb, &s);
 	return TC_ACT_UNSPEC; /* other programs go on */
 }
 
 SEC("classifier")
 int gw_agent_in(struct __sk_buff *skb)
 {
-	struct multipath_segment s = {};
+	struct segment s = {};
 
 	if (!read_multipath_segment(skb, RECEIVED, &s))
 		return TC_ACT_UNSPEC;
@@ -200,11 +187,11 @@ int gw_agent_in(struct __sk_buff *skb)
 SEC("classifier")
 int gw_agent_out(struct __sk_buff *skb)
 {
-	struct multipath_segment s = {};
+	struct segment s = {};
 
 	if (!read_multipath_segment(skb, SENT, &s))
 		return TC_ACT_UNSPEC;
-	if ((s.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
+	if (is_syn_ack(&s))
 		key_syn_ack(skb, &s);
 	if (!embed_bits(skb, &s))
 		note_untimed(skb, &s);

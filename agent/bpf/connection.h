@@ -139,93 +139,101 @@ static __always_inline int is_cookie(struct xdp_md *ctx, struct bpf_sock *socket
 		struct ipv6hdr v6;
 	} ip;
 
-	if (s->is_quoted || s->is_ruled || bpf_xdp_load_bytes(ctx, s->tcp_at, &tcp, sizeof(tcp)))
+	if (s->is_quoted || s->is_ruled || load(ctx, XDP, s->tcp_at, &tcp, sizeof(tcp)))
 		return 0;
 	if (is_mapped(&s->flow.vip))
-		return !bpf_xdp_load_bytes(ctx, s->ip_at, &ip.v4, sizeof(ip.v4)) &&
+		return !load(ctx, XDP, s->ip.header_at, &ip.v4, sizeof(ip.v4)) &&
 		       !bpf_tcp_check_syncookie(socket, &ip.v4, sizeof(ip.v4), &tcp, sizeof(tcp));
-	return !bpf_xdp_load_bytes(ctx, s->ip_at, &ip.v6, sizeof(ip.v6)) &&
+	return !load(ctx, XDP, s->ip.header_at, &ip.v6, sizeof(ip.v6)) &&
 	       !bpf_tcp_check_syncookie(socket, &ip.v6, sizeof(ip.v6), &tcp, sizeof(tcp));
 }
 
-/* HERE if this socket has use for the segment, else why not. */
-static __always_inline __u32 place_by_socket(struct xdp_md *ctx, struct bpf_sock *socket,
+/* NONE if this socket has use for the segment, else why not. */
+static __always_inline enum reason place_by_socket(struct xdp_md *ctx, struct bpf_sock *socket,
 					     const struct segment *s)
 {
 	switch (socket->state) {
 	case BPF_TCP_LISTEN:
-		return is_cookie(ctx, socket, s) ? HERE : NO_SOCKET;
+		return is_cookie(ctx, socket, s) ? NONE : NO_SOCKET;
 	case BPF_TCP_NEW_SYN_RECV:
-		return is_of_handshake(s, address_of(socket)) ? HERE : OTHER_HANDSHAKE;
+		return is_of_handshake(s, address_of(socket)) ? NONE : OTHER_HANDSHAKE;
 	case BPF_TCP_TIME_WAIT:
-		return is_of_closed(s, address_of(socket)) ? HERE : OTHER_TIME_WAIT;
+		return is_of_closed(s, address_of(socket)) ? NONE : OTHER_TIME_WAIT;
 	case BPF_TCP_ESTABLISHED:
 	case BPF_TCP_FIN_WAIT1:
 	case BPF_TCP_FIN_WAIT2:
 	case BPF_TCP_CLOSE_WAIT:
 	case BPF_TCP_CLOSING:
 	case BPF_TCP_LAST_ACK:
-		return is_of_open(s, address_of(socket)) ? HERE : OTHER_CONNECTION;
+		return is_of_open(s, address_of(socket)) ? NONE : OTHER_CONNECTION;
 	default: /* Fast Open's, whose handshake has not ended */
-		return HERE;
+		return NONE;
 	}
 }
 
-/* HERE if a socket has use for the segment, else why none has. A function that is not
+/* NONE if a socket has use for the segment, else why none has. A function that is not
  * inlined, so that the verifier goes through it once. */
-__noinline __u32 place_by_lookup(struct xdp_md *ctx, struct segment *s)
+__noinline int place_by_lookup(struct xdp_md *ctx, struct segment *s)
 {
 	struct bpf_sock *socket;
-	__u32 outcome;
+	enum reason reason;
 
 	if (!s)
 		return NO_SOCKET;
 	socket = find_socket(ctx, &s->flow);
 	if (!socket)
 		return NO_SOCKET;
-	outcome = place_by_socket(ctx, socket, s);
+	reason = place_by_socket(ctx, socket, s);
 	bpf_sk_release(socket);
-	return outcome;
+	return reason;
 }
 
 /* The same, looked up twice: a socket that changes its state is in no table for a moment. */
-static __always_inline __u32 place_by_sockets(struct xdp_md *ctx, struct segment *s)
+static __always_inline enum reason place_by_sockets(struct xdp_md *ctx, struct segment *s)
 {
-	__u32 outcome = place_by_lookup(ctx, s);
-
-	return outcome == HERE ? HERE : place_by_lookup(ctx, s);
+	return place_by_lookup(ctx, s) == NONE ? NONE : place_by_lookup(ctx, s);
 }
 
 /* Where a packet that names other agents belongs. */
-static __always_inline __u32 place_by_content(struct xdp_md *ctx, struct segment *s,
-					      struct tunnel *t)
+static __always_inline enum reason place_by_content(struct xdp_md *ctx, struct segment *s,
+						    struct tunnel *t)
 {
-	__u32 outcome;
-
-	if (s->fragment == LATER)
-		return place_by_fragment(&s->packet, t);
+	if (s->ip.fragment == LATER)
+		return place_by_fragment(&s->ip, t);
 	if (s->is_datagram)
-		return place_by_flow(&s->flow, t);
+		return place_by_flow(&s->flow);
 	/* New connections are the one's in charge. */
-	if ((s->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-		return t->kind;
-	outcome = place_by_sockets(ctx, s);
-	return outcome == HERE ? t->kind : outcome;
+	return is_syn(s) ? NONE : place_by_sockets(ctx, s);
 }
 
-/* Where the packet that was read into `s` belongs: the kind of tunnel for here, why onward,
- * or what is wrong with it. */
-static __always_inline __u32 place_of(struct xdp_md *ctx, struct segment *s, struct tunnel *t)
+/* Where the packet that was read into `s` belongs: NONE for here, or why onward, or what is
+ * wrong with it. */
+static __always_inline enum reason place_of(struct xdp_md *ctx, struct segment *s,
+					    struct tunnel *t)
 {
-	__u32 outcome = names_addresses(t) ? place_by_content(ctx, s, t) : t->kind;
+	enum reason reason = names_addresses(t) ? place_by_content(ctx, s, t) : NONE;
 
-	if (s->fragment != LATER)
+	if (s->ip.fragment != LATER)
 		t->returns = s->is_datagram;
-	if (s->fragment == FIRST)
-		remember_fragment(&s->packet, t, outcome);
-	if (s->is_datagram && outcome == t->kind && !s->is_quoted)
+	if (s->ip.fragment == FIRST)
+		remember_fragment(&s->ip, t, reason);
+	if (s->is_datagram && reason == NONE && !s->is_quoted)
 		remember_flow(&s->flow);
-	return outcome;
+	return reason;
+}
+
+/* The state of the socket that gets what this segment's client sends, as bpf.h names
+ * them; 0: there is none. */
+static __always_inline __u32 state_of_socket(struct __sk_buff *skb, const struct segment *s)
+{
+	struct bpf_sock *socket = find_socket(skb, &s->flow);
+	__u32 state;
+
+	if (!socket)
+		return 0;
+	state = socket->state;
+	bpf_sk_release(socket);
+	return state;
 }
 
 #endif

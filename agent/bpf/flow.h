@@ -10,6 +10,7 @@
 #define GUIDEWAY_AGENT_FLOW_H
 
 #include "frame.h"
+#include "ip.h"
 
 #define FLOWS_MAX 131072
 #define FRAGMENTS_MAX 16384
@@ -17,8 +18,7 @@
 #define FRAGMENT_IDLE_SECONDS 30 /* as the kernel waits for a packet's fragments */
 #define NANOSECONDS 1000000000
 
-/* As packets from the client have it; addresses of IPv4 are mapped. The loader reads
- * it as bytes. */
+/* As packets from the client have it; addresses of IPv4 are mapped. */
 struct flow {
 	struct in6_addr client;
 	struct in6_addr vip;
@@ -43,7 +43,7 @@ struct fragmented {
 
 struct first_fragment {
 	__u32 seen; /* in seconds */
-	__u16 outcome; /* HERE, or why it was sent on */
+	__u16 reason; /* why it was sent on; NONE: it was taken here */
 	__u8 returns; /* as struct tunnel has it */
 	__u8 zero;
 };
@@ -87,12 +87,12 @@ static __always_inline __u32 now_seconds(void)
 	return bpf_ktime_get_coarse_ns() / NANOSECONDS;
 }
 
-/* The kind of tunnel if the flow is one that is taken here. */
-static __always_inline __u32 place_by_flow(const struct flow *flow, const struct tunnel *t)
+/* NONE, if the flow is one that is taken here. */
+static __always_inline enum reason place_by_flow(const struct flow *flow)
 {
 	__u32 *taken = bpf_map_lookup_elem(&flows, flow);
 
-	return taken && now_seconds() - *taken < FLOW_IDLE_SECONDS ? t->kind : NO_FLOW;
+	return taken && now_seconds() - *taken < FLOW_IDLE_SECONDS ? NONE : NO_FLOW;
 }
 
 static __always_inline void remember_flow(const struct flow *flow)
@@ -105,27 +105,41 @@ static __always_inline void remember_flow(const struct flow *flow)
 		*taken = now;
 }
 
-/* Where the packet's first fragment went. */
-static __always_inline __u32 place_by_fragment(const struct fragmented *packet, struct tunnel *t)
+/* Which packet this is a fragment of. Later fragments of IPv6 may name another protocol (RFC
+ * 8200, section 4.5). */
+static __always_inline struct fragmented fragmented_of(const struct ip_packet *ip)
 {
-	struct first_fragment *first = bpf_map_lookup_elem(&fragments, packet);
+	return (struct fragmented){
+		.source = ip->source,
+		.destination = ip->destination,
+		.id = ip->id,
+		.protocol = ip->type == ETH_P_IP ? ip->protocol : 0,
+	};
+}
+
+/* Where the packet's first fragment went. */
+static __always_inline enum reason place_by_fragment(const struct ip_packet *ip, struct tunnel *t)
+{
+	struct fragmented packet = fragmented_of(ip);
+	struct first_fragment *first = bpf_map_lookup_elem(&fragments, &packet);
 
 	if (!first || now_seconds() - first->seen >= FRAGMENT_IDLE_SECONDS)
 		return INNER_FRAGMENT;
 	t->returns = first->returns;
-	return first->outcome == HERE ? t->kind : first->outcome;
+	return first->reason;
 }
 
-static __always_inline void remember_fragment(const struct fragmented *packet,
-					      const struct tunnel *t, __u32 outcome)
+static __always_inline void remember_fragment(const struct ip_packet *ip, const struct tunnel *t,
+					      enum reason reason)
 {
+	struct fragmented packet = fragmented_of(ip);
 	struct first_fragment first = {
 		.seen = now_seconds(),
-		.outcome = outcome == t->kind ? HERE : outcome,
+		.reason = reason,
 		.returns = t->returns,
 	};
 
-	bpf_map_update_elem(&fragments, packet, &first, BPF_ANY);
+	bpf_map_update_elem(&fragments, &packet, &first, BPF_ANY);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
  *
- * What all parts of the agent's program share: outcomes, tables, and a frame
- * while it is read.
+ * What all parts of the programs share: addresses, their tables, and a tunnel packet while
+ * it is read.
  */
 #ifndef GUIDEWAY_AGENT_FRAME_H
 #define GUIDEWAY_AGENT_FRAME_H
@@ -17,51 +17,12 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "context.h"
+#include "outcome.h"
 #include "tunnels.h"
 
 #define ADDRESSES_MAX 4096 /* config/mod.rs has it too */
 #define IPV4_MORE_AND_OFFSET 0x3fff
-#define HERE 0 /* where an outcome may be: the packet's connection lives here */
-
-/* What became of a frame. The loader has the same list, in the same order. */
-enum outcome {
-	PASSED,         /* no tunnel packet: the kernel's */
-	OTHER_HOST,     /* a tunnel to another address than this host's: the kernel's */
-	UNKNOWN_SOURCE, /* a tunnel that is not ours: the kernel's */
-	GRE,            /* taken out of each kind of tunnel */
-	IPIP,
-	GUE,
-	GENEVE,
-	NO_SOCKET, /* sent to the next agent, from here on */
-	OTHER_HANDSHAKE,
-	OTHER_TIME_WAIT,
-	OTHER_CONNECTION,
-	NO_FLOW,
-	NO_TOKEN,
-	REDIRECT_RULE,
-	PLAIN_SYN,
-	OUTER_FRAGMENT, /* and what was dropped, from here on */
-	OUTER_HEADER,
-	GRE_FLAGS,
-	GRE_RECURSION,
-	GUE_HEADER,
-	GENEVE_HEADER,
-	GENEVE_OPTION,
-	ROUTE_OPTION,
-	MULTIPATH_OPTION,
-	INNER_PROTOCOL,
-	INNER_HEADER,
-	INNER_FRAGMENT,
-	AWAITS_RULE,
-	NOT_VIP,
-	ECN,
-	HOP_LIMIT,
-	NOT_AGENT,
-	NO_NEIGHBOUR,
-	TOO_BIG,
-	NO_ROOM,
-	OUTCOMES,
-};
 
 struct prefix_v4 {
 	__u32 bits;
@@ -126,7 +87,7 @@ struct {
 	__type(value, __u32);
 } own_macs SEC(".maps");
 
-/* How another agent is reached, from here. The loader writes it as bytes. */
+/* How another agent is reached, from here. */
 struct agent {
 	__u8 mac[ETH_ALEN]; /* of the next hop; zero: not known */
 	__u8 own_mac[ETH_ALEN];
@@ -140,13 +101,6 @@ struct {
 	__type(key, struct in6_addr); /* IPv4 is mapped */
 	__type(value, struct agent);
 } agents SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, OUTCOMES);
-	__type(key, __u32);
-	__type(value, __u64);
-} outcomes SEC(".maps");
 
 /* The route option of a Geneve header (wire/src/tunnel/route_option.rs). */
 struct route {
@@ -174,7 +128,7 @@ struct tunnel {
 	__be16 outer_port; /* the source port of UDP */
 	__u8 protocol;
 	__u8 traffic_class;
-	__u8 kind; /* the outcome if all is well */
+	__u8 kind;
 	/* A datagram: if no agent has its flow, it comes back to its first one. */
 	__u8 returns;
 	struct options options;
@@ -196,12 +150,6 @@ static __always_inline __u32 inner_at(const struct tunnel *t)
 static __always_inline __u8 traffic_class_v6(const struct ipv6hdr *ip)
 {
 	return ip->priority << 4 | ip->flow_lbl[0] >> 4;
-}
-
-static __always_inline __u16 folded(__u32 sum)
-{
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
 }
 
 /* IPv4 among IPv6 addresses (RFC 4291, section 2.5.5.2). */

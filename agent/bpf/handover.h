@@ -68,9 +68,9 @@ static __always_inline void write_last_geneve(void *to, __u32 type)
 	__builtin_memcpy(to, &geneve, sizeof(geneve));
 }
 
-/* `outcome`, or why the packet cannot be handed over. `end` is the frame's, `fields` the
+/* NONE, or why the packet cannot be handed over. `end` is the frame's, `fields` the
  * traffic class and the source port (network order) of the outer headers. */
-__noinline __u32 hand_over_inner(struct xdp_md *ctx, __u32 packet_at, __u32 type, __u32 end,
+__noinline int hand_over_inner(struct xdp_md *ctx, __u32 packet_at, __u32 type, __u32 end,
 				 __u32 fields)
 {
 	struct tunnel t = { .traffic_class = fields >> 16, .outer_port = fields & 0xffff };
@@ -95,20 +95,21 @@ __noinline __u32 hand_over_inner(struct xdp_md *ctx, __u32 packet_at, __u32 type
 	write_last_geneve(handover->front + outer_bytes, type);
 	outer_bytes += COPIED_BYTES_MIN;
 	if (bpf_xdp_adjust_head(ctx, (int)packet_at - (int)outer_bytes) ||
-	    bpf_xdp_store_bytes(ctx, 0, handover->front, outer_bytes))
+	    store(ctx, XDP, 0, handover->front, outer_bytes))
 		return NO_ROOM;
-	return GENEVE;
+	return NONE;
 }
 
 /* The reason that was given, if the packet is now that of the agent in `handovers`; else why
  * it cannot be. */
-static __always_inline __u32 hand_over(struct xdp_md *ctx, const struct tunnel *t, __u32 reason)
+static __always_inline enum reason hand_over(struct xdp_md *ctx, const struct tunnel *t,
+					     enum reason reason)
 {
-	__u32 outcome = hand_over_inner(ctx, inner_at(t), t->inner_type,
+	enum reason failed = hand_over_inner(ctx, inner_at(t), t->inner_type,
 					t->outer_bytes + sizeof(struct ethhdr),
 					t->traffic_class << 16 | t->outer_port);
 
-	return outcome == GENEVE ? reason : outcome;
+	return failed == NONE ? reason : failed;
 }
 
 #endif

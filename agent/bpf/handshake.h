@@ -18,6 +18,7 @@
 #include "flow.h"
 #include "frame.h"
 #include "multipath.h"
+#include "opening.h"
 #include "options.h"
 
 #define SYN_BYTES_MAX 512 /* multipath/injector.rs has these, too */
@@ -31,7 +32,6 @@
 #define CAPABLE_ACK_BYTES 20
 #define CAPABLE_KEY_AT 4
 #define CAPABLE_ECHO_AT 12
-#define JOIN_TOKEN_AT 4
 #define MULTIPATH_KEY_AT 4 /* in the tunnel's option */
 
 /* What was done with segments of these services. multipath/counts.rs has the same list. */
@@ -101,7 +101,7 @@ enum progress {
 	CONNECTED, /* the kernel has a connection */
 };
 
-/* One that user space gave to the kernel. It writes it as bytes. */
+/* One that user space gave to the kernel. */
 struct keyed_handshake {
 	__be64 key;
 	__u32 sequence; /* of the SYN */
@@ -132,75 +132,23 @@ static __always_inline void count_event(__u32 event)
 		++*count;
 }
 
-/* Where a SYN inside a tunnel is in the frame. */
-struct syn_at {
-	__u32 packet; /* its IP header */
-	__u32 tcp;
-	__u8 header_bytes; /* of TCP */
-};
-
-/* True if the packet inside is a SYN of a service with Multipath TCP. */
-static __always_inline int find_syn(struct xdp_md *ctx, __u32 packet_at, struct syn_at *at)
+/* The SYN of a service with Multipath TCP, whole. */
+static __always_inline int is_multipath_syn(const struct segment *s)
 {
-	struct service service = {};
-	union {
-		struct iphdr v4;
-		struct ipv6hdr v6;
-		struct tcphdr tcp;
-	} header;
-
-	at->packet = packet_at;
-	if (bpf_xdp_load_bytes(ctx, packet_at, &header.v4, sizeof(header.v4)))
-		return 0;
-	if (header.v4.version == 4) {
-		if (header.v4.protocol != IPPROTO_TCP ||
-		    header.v4.frag_off & bpf_htons(IPV4_MORE_AND_OFFSET))
-			return 0;
-		service.address = mapped(header.v4.daddr);
-		at->tcp = packet_at + header.v4.ihl * 4;
-	} else {
-		if (bpf_xdp_load_bytes(ctx, packet_at, &header.v6, sizeof(header.v6)) ||
-		    header.v6.nexthdr != IPPROTO_TCP)
-			return 0;
-		service.address = header.v6.daddr;
-		at->tcp = packet_at + sizeof(header.v6);
-	}
-	if (bpf_xdp_load_bytes(ctx, at->tcp, &header.tcp, sizeof(header.tcp)) ||
-	    header.tcp.doff < 5 ||
-	    (flags_of(&header.tcp) & (TCP_SYN | TCP_ACK)) != TCP_SYN)
-		return 0;
-	at->header_bytes = header.tcp.doff * 4;
-	service.port = header.tcp.dest;
-	return bpf_map_lookup_elem(&multipath_services, &service) != 0;
+	return is_syn(s) && s->ip.fragment == WHOLE && is_of_multipath_service(s);
 }
 
-static __always_inline struct tcp_options *load_syn_options(struct xdp_md *ctx,
-							    const struct syn_at *at)
-{
-	struct tcp_options *options = no_options(at->header_bytes);
-	__u32 length;
-
-	if (!options)
-		return 0;
-	length = length_of(options);
-	if (!length ||
-	    bpf_xdp_load_bytes(ctx, at->tcp + sizeof(struct tcphdr), options->bytes, length))
-		return 0;
-	return options;
-}
-
-/* True for a SYN that joins a connection that does not live here. A function of its own,
- * as the next one, so that the verifier goes through it once. */
-__noinline int joins_elsewhere(struct xdp_md *ctx, __u32 packet_at)
+/* True for a SYN that joins a connection that does not live here. A function of its own, as
+ * is_handed(), so that the verifier goes through it once. */
+__noinline int joins_elsewhere(struct xdp_md *ctx, struct segment *s)
 {
 	struct tcp_options *options;
-	struct syn_at syn = {};
 	__be32 token;
 	int at;
 
-	if (!find_syn(ctx, packet_at, &syn))
+	if (!s || !is_multipath_syn(s))
 		return 0;
-	options = load_syn_options(ctx, &syn);
+	options = load_options(ctx, XDP, s);
 	if (!options)
 		return 0;
 	at = find_multipath(options, MULTIPATH_JOIN);
@@ -211,36 +159,21 @@ __noinline int joins_elsewhere(struct xdp_md *ctx, __u32 packet_at)
 }
 
 /* Overwrites MP_CAPABLE by NOPs. */
-static __always_inline void strip_syn(struct xdp_md *ctx, const struct syn_at *syn, __u32 event)
+static __always_inline void strip_syn(struct xdp_md *ctx, const struct segment *s, __u32 event)
 {
-	const __u32 check_at = syn->tcp + offsetof(struct tcphdr, check);
-	struct tcp_options *options = load_syn_options(ctx, syn);
-	__u32 options_bytes;
-	__sum16 check;
-	int at;
+	struct tcp_options *options = load_options(ctx, XDP, s);
+	int at = options ? find_multipath(options, MULTIPATH_CAPABLE) : -1;
 
-	if (!options)
-		return;
-	at = find_multipath(options, MULTIPATH_CAPABLE);
-	if (at < 0 || bpf_xdp_load_bytes(ctx, check_at, &check, sizeof(check)))
-		return;
-	__builtin_memcpy(options->before, options->bytes, sizeof(options->before));
-	blank_option(options, at);
-	check = ~folded(folded(change_of(options)) + (__u16)~check);
-	options_bytes = length_of(options);
-	if (!options_bytes ||
-	    bpf_xdp_store_bytes(ctx, syn->tcp + sizeof(struct tcphdr), options->bytes,
-				options_bytes) ||
-	    bpf_xdp_store_bytes(ctx, check_at, &check, sizeof(check)))
+	if (at < 0 || blank_option(options, at) || store_options(ctx, XDP, s, options))
 		return;
 	count_event(event);
 }
 
 /* Gives a SYN to user space; SYN_HANDED, or why it cannot have it. */
-static __always_inline __u32 submit_syn(struct xdp_md *ctx, const struct syn_at *at,
+static __always_inline __u32 submit_syn(struct xdp_md *ctx, const struct segment *s,
 					__u32 option_at)
 {
-	__u32 bytes = bpf_xdp_get_buff_len(ctx) - at->packet;
+	__u32 bytes = bpf_xdp_get_buff_len(ctx) - s->ip.header_at;
 	struct handed_syn *syn;
 
 	if (bytes > SYN_BYTES_MAX)
@@ -253,9 +186,8 @@ static __always_inline __u32 submit_syn(struct xdp_md *ctx, const struct syn_at 
 		return SYN_STRIPPED_ROOM;
 	syn->bytes = bytes;
 	syn->zero = 0;
-	if (bpf_xdp_load_bytes(ctx, option_at + MULTIPATH_KEY_AT, &syn->key,
-			       sizeof(syn->key)) ||
-	    bpf_xdp_load_bytes(ctx, at->packet, syn->packet, bytes)) {
+	if (load(ctx, XDP, option_at + MULTIPATH_KEY_AT, &syn->key, sizeof(syn->key)) ||
+	    load(ctx, XDP, s->ip.header_at, syn->packet, bytes)) {
 		bpf_ringbuf_discard(syn, 0);
 		return SYN_STRIPPED_ROOM;
 	}
@@ -266,15 +198,14 @@ static __always_inline __u32 submit_syn(struct xdp_md *ctx, const struct syn_at 
 /* True if this packet is user space's now; else it may have lost MP_CAPABLE, and is the
  * kernel's. The first packet begins a window of the rate: two at once may let a few more
  * through. */
-__noinline int is_handed(struct xdp_md *ctx, __u32 packet_at, __u32 option_at)
+__noinline int is_handed(struct xdp_md *ctx, struct segment *s, __u32 option_at)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct injector *user;
 	struct rate *rate;
-	struct syn_at at = {};
 	__u32 zero = 0, event;
 
-	if (!find_syn(ctx, packet_at, &at))
+	if (!s || !is_multipath_syn(s))
 		return 0;
 	user = bpf_map_lookup_elem(&injector, &zero);
 	rate = bpf_map_lookup_elem(&syn_rate, &zero);
@@ -289,56 +220,27 @@ __noinline int is_handed(struct xdp_md *ctx, __u32 packet_at, __u32 option_at)
 	else if (__sync_fetch_and_add(&rate->syns, 1) >= user->syns_max)
 		event = SYN_STRIPPED_RATE;
 	else
-		event = submit_syn(ctx, &at, option_at);
+		event = submit_syn(ctx, s, option_at);
 	if (event != SYN_HANDED) {
-		strip_syn(ctx, &at, event);
+		strip_syn(ctx, s, event);
 		return 0;
 	}
 	count_event(event);
 	return 1;
 }
 
-static __always_inline struct tcp_options *load_options(struct __sk_buff *skb,
-							const struct multipath_segment *s)
-{
-	struct tcp_options *options = no_options(s->header_bytes);
-	__u32 length;
-
-	if (!options)
-		return 0;
-	length = length_of(options);
-	if (!length ||
-	    bpf_skb_load_bytes(skb, s->tcp_at + sizeof(struct tcphdr), options->bytes, length))
-		return 0;
-	return options;
-}
-
 /* True if only a listener has use for what this segment's client sends: the kernel keeps
  * nothing of the handshake, so its SYN/ACK is a cookie. */
 static __always_inline int has_listener_only(struct __sk_buff *skb,
-					     const struct multipath_segment *s)
+					     const struct segment *s)
 {
 	return state_of_socket(skb, s) == BPF_TCP_LISTEN;
 }
 
-/* Writes changed options into the frame, and keeps the checksum true also where a device
- * completes it. */
-static __always_inline int store_options(struct __sk_buff *skb, const struct multipath_segment *s,
-					 struct tcp_options *options)
-{
-	__s64 change = change_of(options);
-	__u32 length = length_of(options);
-
-	if (!length ||
-	    bpf_skb_store_bytes(skb, s->tcp_at + sizeof(struct tcphdr), options->bytes, length, 0))
-		return -1;
-	return bpf_l4_csum_replace(skb, s->tcp_at + offsetof(struct tcphdr, check), 0, change, 0);
-}
-
 /* A SYN/ACK that offers several paths does so with the load balancer's key, or not at all. */
-static __always_inline void key_syn_ack(struct __sk_buff *skb, const struct multipath_segment *s)
+static __always_inline void key_syn_ack(struct __sk_buff *skb, const struct segment *s)
 {
-	struct tcp_options *options = load_options(skb, s);
+	struct tcp_options *options = load_options(skb, TC, s);
 	struct keyed_handshake *handshake;
 	__u32 event;
 	int at;
@@ -348,7 +250,6 @@ static __always_inline void key_syn_ack(struct __sk_buff *skb, const struct mult
 	at = find_multipath(options, MULTIPATH_CAPABLE);
 	if (at < 0)
 		return;
-	__builtin_memcpy(options->before, options->bytes, sizeof(options->before));
 	handshake = bpf_map_lookup_elem(&keyed_handshakes, &s->flow);
 	if (option_at(options, at)[1] == CAPABLE_SYN_ACK_BYTES && handshake &&
 	    handshake->sequence + 1 == s->acknowledged && has_listener_only(skb, s)) {
@@ -359,17 +260,17 @@ static __always_inline void key_syn_ack(struct __sk_buff *skb, const struct mult
 		blank_option(options, at);
 		event = SYN_ACK_STRIPPED;
 	}
-	if (!store_options(skb, s, options))
+	if (!store_options(skb, TC, s, options))
 		count_event(event);
 }
 
 /* True for an ACK by which the kernel would make a connection with a key that the load
  * balancer did not choose. */
 static __always_inline int echoes_other_key(struct __sk_buff *skb,
-					    const struct multipath_segment *s,
+					    const struct segment *s,
 					    const struct keyed_handshake *handshake)
 {
-	struct tcp_options *options = load_options(skb, s);
+	struct tcp_options *options = load_options(skb, TC, s);
 	__be64 echoed;
 	int at = options ? find_multipath(options, MULTIPATH_CAPABLE) : -1;
 
@@ -384,7 +285,7 @@ static __always_inline int echoes_other_key(struct __sk_buff *skb,
  * The kernel knows nothing of the handshake, and would reset it; the client repeats what is
  * missing. */
 static __always_inline int comes_too_early(struct __sk_buff *skb,
-					   const struct multipath_segment *s,
+					   const struct segment *s,
 					   struct keyed_handshake *handshake)
 {
 	if (!handshake || handshake->progress == CONNECTED || s->flags & TCP_RST)
@@ -400,7 +301,7 @@ static __always_inline int comes_too_early(struct __sk_buff *skb,
 }
 
 /* True if the kernel must not have this ACK. */
-static __always_inline int is_refused(struct __sk_buff *skb, const struct multipath_segment *s)
+static __always_inline int is_refused(struct __sk_buff *skb, const struct segment *s)
 {
 	struct keyed_handshake *handshake = bpf_map_lookup_elem(&keyed_handshakes, &s->flow);
 

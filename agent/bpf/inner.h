@@ -7,37 +7,17 @@
 #define GUIDEWAY_AGENT_INNER_H
 
 #include "frame.h"
+#include "ip.h"
 
-static __always_inline __u32 read_inner_v4(const struct tunnel *t)
+/* Reads the IP header of the packet inside. NONE, if it may leave the tunnel. */
+static __always_inline enum reason read_inner(struct xdp_md *ctx, const struct tunnel *t,
+					      struct ip_packet *ip)
 {
-	const struct iphdr *ip = t->next;
-	struct prefix_v4 vip = { .bits = 32 };
-
-	if ((const void *)(ip + 1) > t->end || ip->version != 4 || ip->ihl < 5)
+	if (t->inner_type != ETH_P_IP && t->inner_type != ETH_P_IPV6)
+		return INNER_PROTOCOL;
+	if (read_ip(ctx, XDP, inner_at(t), t->inner_type, ip))
 		return INNER_HEADER;
-	vip.address = ip->daddr;
-	return bpf_map_lookup_elem(&vips_v4, &vip) ? t->kind : NOT_VIP;
-}
-
-static __always_inline __u32 read_inner_v6(const struct tunnel *t)
-{
-	const struct ipv6hdr *ip = t->next;
-	struct prefix_v6 vip = { .bits = 128 };
-
-	if ((const void *)(ip + 1) > t->end || ip->version != 6)
-		return INNER_HEADER;
-	vip.address = ip->daddr;
-	return bpf_map_lookup_elem(&vips_v6, &vip) ? t->kind : NOT_VIP;
-}
-
-/* The kind of tunnel, or why the packet inside may not leave it. */
-static __always_inline __u32 read_inner(const struct tunnel *t)
-{
-	if (t->inner_type == ETH_P_IP)
-		return read_inner_v4(t);
-	if (t->inner_type == ETH_P_IPV6)
-		return read_inner_v6(t);
-	return INNER_PROTOCOL;
+	return is_vip(ip->type, &ip->destination) ? NONE : NOT_VIP;
 }
 
 /* RFC 6040, figure 4: the ECN field that leaves, or -1 for a drop. */
@@ -52,45 +32,33 @@ static __always_inline int combined(__u8 outer, __u8 inner)
 	return inner;
 }
 
-static __always_inline __u32 finish_inner_v4(const struct tunnel *t)
+/* Writes the ECN field of the packet inside, whose family says where in the first half word
+ * it is. */
+static __always_inline int write_ecn(struct xdp_md *ctx, const struct ip_packet *ip, __u16 ecn)
 {
-	struct iphdr *ip = t->next;
-	__u16 before, after;
-	int ecn;
+	__u16 shift = ip->type == ETH_P_IP ? 0 : 4, before, after;
 
-	if ((const void *)(ip + 1) > t->end)
-		return INNER_HEADER;
-	ecn = combined(t->traffic_class & 3, ip->tos & 3);
-	if (ecn < 0)
-		return ECN;
-	if (ecn == (ip->tos & 3))
-		return t->kind;
-	/* RFC 1624, equation 3, over the word that the field is in. */
-	before = *(__u16 *)ip;
-	ip->tos = (ip->tos & ~3) | ecn;
-	after = *(__u16 *)ip;
-	ip->check = ~folded((__u16)~ip->check + (__u16)~before + after);
-	return t->kind;
+	if (load(ctx, XDP, ip->header_at, &before, sizeof(before)))
+		return -1;
+	after = (before & ~bpf_htons(3 << shift)) | bpf_htons(ecn << shift);
+	if (store(ctx, XDP, ip->header_at, &after, sizeof(after)))
+		return -1;
+	if (ip->type != ETH_P_IP)
+		return 0;
+	/* RFC 1624, equation 3. */
+	return change_check(ctx, XDP, ip->header_at + offsetof(struct iphdr, check),
+			    (__u16)~before + after);
 }
 
-static __always_inline __u32 finish_inner_v6(const struct tunnel *t)
+/* Brings the outer ECN field in. NONE, or why the packet may not leave. */
+static __always_inline enum reason finish_inner(struct xdp_md *ctx, const struct tunnel *t,
+						const struct ip_packet *ip)
 {
-	struct ipv6hdr *ip = t->next;
-	int ecn;
+	int inner = ip->traffic_class & 3, ecn = combined(t->traffic_class & 3, inner);
 
-	if ((const void *)(ip + 1) > t->end)
-		return INNER_HEADER;
-	ecn = combined(t->traffic_class & 3, traffic_class_v6(ip) & 3);
 	if (ecn < 0)
 		return ECN;
-	ip->flow_lbl[0] = (ip->flow_lbl[0] & ~0x30) | ecn << 4;
-	return t->kind;
-}
-
-/* Brings the outer ECN field in; the kind of tunnel, or ECN. */
-static __always_inline __u32 finish_inner(const struct tunnel *t)
-{
-	return t->inner_type == ETH_P_IP ? finish_inner_v4(t) : finish_inner_v6(t);
+	return ecn == inner || !write_ecn(ctx, ip, ecn) ? NONE : INNER_HEADER;
 }
 
 #endif

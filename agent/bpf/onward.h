@@ -154,7 +154,7 @@ static __always_inline int write_addresses(struct xdp_md *ctx, __u8 *to, const s
 	if (further > FURTHER_BYTES_MAX) /* apart, as in write_geneve */
 		return -1;
 	barrier_var(further);
-	if (further && bpf_xdp_load_bytes(ctx, at, to, further))
+	if (further && load(ctx, XDP, at, to, further))
 		return -1;
 	if (t->options.route.flags & ROUTE_IS_V6)
 		__builtin_memcpy(to + further, &agent->source, sizeof(agent->source));
@@ -179,7 +179,7 @@ static __always_inline int write_geneve(struct xdp_md *ctx, __u8 *to, const stru
 	barrier_var(copied);
 	if (copied < COPIED_BYTES_MIN || at > COPIED_BYTES_MAX - sizeof(*route))
 		return -1;
-	if (bpf_xdp_load_bytes(ctx, t->geneve_at, to, copied))
+	if (load(ctx, XDP, t->geneve_at, to, copied))
 		return -1;
 	route = (void *)to + at;
 	route->hop_limit -= 1;
@@ -204,7 +204,7 @@ static __always_inline int replace_front(struct xdp_md *ctx, __u8 *front, __u32 
 		return -1;
 	if (bpf_xdp_adjust_head(ctx, (int)kept_at - (int)front_bytes))
 		return -1;
-	return bpf_xdp_store_bytes(ctx, 0, front, front_bytes);
+	return store(ctx, XDP, 0, front, front_bytes);
 }
 
 static __always_inline struct lengths lengths_of(const struct tunnel *t)
@@ -228,7 +228,8 @@ static __always_inline struct lengths lengths_of(const struct tunnel *t)
 
 /* The reason that was given, if the packet is the next agent's now; else why
  * it cannot be. */
-static __always_inline __u32 send_onward(struct xdp_md *ctx, const struct tunnel *t, __u32 reason)
+static __always_inline enum reason send_onward(struct xdp_md *ctx, const struct tunnel *t,
+					       enum reason reason)
 {
 	struct lengths lengths;
 	struct agent *agent;

@@ -11,7 +11,6 @@
 #ifndef GUIDEWAY_AGENT_OPENING_H
 #define GUIDEWAY_AGENT_OPENING_H
 
-#include "connection.h"
 #include "digest.h"
 #include "flow.h"
 #include "frame.h"
@@ -20,6 +19,7 @@
 
 #define OPENINGS_MAX 16384
 #define JOIN_SYN_BYTES 12
+#define JOIN_TOKEN_AT 4
 #define BITS 0x1fff
 
 /* Of a flow that a SYN was delivered of. */
@@ -39,78 +39,6 @@ struct {
 	__type(value, struct opening);
 } openings SEC(".maps");
 
-/* A SYN in a tunnel, and where its options are in the frame. */
-struct syn {
-	struct flow flow;
-	__u32 options_at;
-	__u32 end;
-};
-
-/* Reads the addresses; where TCP begins, or 0: it is none, or a later fragment. */
-static __always_inline __u32 read_inner_addresses(struct xdp_md *ctx, __u32 at, __u32 type,
-						  struct flow *flow)
-{
-	if (type == ETH_P_IP) {
-		struct iphdr ip;
-
-		if (bpf_xdp_load_bytes(ctx, at, &ip, sizeof(ip)) || ip.protocol != IPPROTO_TCP ||
-		    ip.frag_off & bpf_htons(IPV4_OFFSET))
-			return 0;
-		flow->client = mapped(ip.saddr);
-		flow->vip = mapped(ip.daddr);
-		return at + ip.ihl * 4;
-	} else {
-		struct ipv6hdr ip;
-
-		if (bpf_xdp_load_bytes(ctx, at, &ip, sizeof(ip)) || ip.nexthdr != IPPROTO_TCP)
-			return 0;
-		flow->client = ip.saddr;
-		flow->vip = ip.daddr;
-		return at + sizeof(ip);
-	}
-}
-
-/* True if the packet inside is a SYN without ACK. */
-static __always_inline int read_syn(struct xdp_md *ctx, __u32 inner_at, __u32 type,
-				    struct syn *syn)
-{
-	__u32 at = read_inner_addresses(ctx, inner_at, type, &syn->flow);
-	struct tcphdr tcp;
-
-	if (!at || bpf_xdp_load_bytes(ctx, at, &tcp, sizeof(tcp)) ||
-	    (flags_of(&tcp) & (TCP_SYN | TCP_ACK)) != TCP_SYN)
-		return 0;
-	syn->flow.client_port = tcp.source;
-	syn->flow.vip_port = tcp.dest;
-	syn->options_at = at + sizeof(tcp);
-	syn->end = at + tcp.doff * 4;
-	return 1;
-}
-
-/* Where the SYN's option of Multipath TCP is in the frame; 0: there is none. `option` is
- * its kind, length, and subtype with version or flags. */
-static __always_inline __u32 multipath_at(struct xdp_md *ctx, const struct syn *syn,
-					  __u8 option[3])
-{
-	__u32 at = syn->options_at;
-
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < TCP_OPTIONS_BYTES_MAX; i++) {
-		if (at + 3 > syn->end || bpf_xdp_load_bytes(ctx, at, option, 3) || option[0] == TCP_OPTION_END)
-			return 0;
-		if (option[0] == TCP_OPTION_NOP) {
-			at++;
-			continue;
-		}
-		if (option[0] == TCP_OPTION_MULTIPATH)
-			return at;
-		if (option[1] < 2)
-			return 0;
-		at += option[1];
-	}
-	return 0;
-}
-
 /* By what load balancers find the connection again: the lowest bits of its token, or else
  * the five-tuple's bucket. */
 static __always_inline __u32 bits_of(const struct opening *opening)
@@ -122,19 +50,30 @@ static __always_inline __u32 bits_of(const struct opening *opening)
 }
 
 /* Reads what the SYN says itself. */
-static __always_inline void read_multipath_of_syn(struct xdp_md *ctx, const struct syn *syn,
+static __always_inline void read_multipath_of_syn(struct xdp_md *ctx, const struct segment *s,
 						  struct opening *opening)
 {
-	__u8 option[3];
-	__u32 at = multipath_at(ctx, syn, option);
+	struct tcp_options *options = load_options(ctx, XDP, s);
+	__u32 token_at = JOIN_TOKEN_AT;
+	const __u8 *option;
 	__be32 token;
+	int at;
 
-	opening->version = !at || option[2] >> 4 != MULTIPATH_CAPABLE || option[2] & 0xf;
+	opening->version = 1;
 	opening->bits = opening->bucket & BITS;
-	if (at && option[1] == JOIN_SYN_BYTES && option[2] >> 4 == MULTIPATH_JOIN &&
-	    at + JOIN_SYN_BYTES <= syn->end &&
-	    !bpf_xdp_load_bytes(ctx, at + 4, &token, sizeof(token)))
-		opening->bits = bpf_ntohl(token) & BITS;
+	if (!options)
+		return;
+	at = find_multipath(options, MULTIPATH_CAPABLE);
+	if (at >= 0)
+		opening->version = option_at(options, at)[2] & 0xf ? 1 : 0;
+	at = find_multipath(options, MULTIPATH_JOIN);
+	if (at < 0)
+		return;
+	option = option_at(options, at);
+	if (option[1] != JOIN_SYN_BYTES)
+		return;
+	__builtin_memcpy(&token, option + token_at, sizeof(token));
+	opening->bits = bpf_ntohl(token) & BITS;
 }
 
 /* Reads the option of a tunnel, and the address behind it: the owner of the bucket of the
@@ -144,33 +83,31 @@ static __always_inline int read_owner(struct xdp_md *ctx, __u32 option_at,
 {
 	__be32 address;
 
-	if (bpf_xdp_load_bytes(ctx, option_at, option, sizeof(*option)))
+	if (load(ctx, XDP, option_at, option, sizeof(*option)))
 		return -1;
 	option_at += sizeof(*option);
 	if (option->flags & ROUTE_IS_V6)
-		return bpf_xdp_load_bytes(ctx, option_at, owner, sizeof(*owner));
-	if (bpf_xdp_load_bytes(ctx, option_at, &address, sizeof(address)))
+		return load(ctx, XDP, option_at, owner, sizeof(*owner));
+	if (load(ctx, XDP, option_at, &address, sizeof(address)))
 		return -1;
 	*owner = mapped(address);
 	return 0;
 }
 
-/* Keeps what the option of a tunnel says, if the packet inside is a SYN. All are places in
- * the frame. */
-__noinline int note_opening(struct xdp_md *ctx, __u32 option_at, __u32 inner_at, __u32 type)
+/* Keeps what the option of a tunnel, which begins there in the frame, says of a SYN. */
+__noinline int note_opening(struct xdp_md *ctx, struct segment *s, __u32 option_at)
 {
 	struct multipath_option option;
 	struct opening opening = {};
-	struct syn syn;
+	struct flow flow;
 
-	__builtin_memset(&syn, 0, sizeof(syn));
-	if (!read_syn(ctx, inner_at, type, &syn) ||
-	    read_owner(ctx, option_at, &option, &opening.owner))
+	if (!s || !is_syn(s) || read_owner(ctx, option_at, &option, &opening.owner))
 		return 0;
 	opening.key = (__u64)bpf_ntohl(option.key[0]) << 32 | bpf_ntohl(option.key[1]);
 	opening.bucket = bpf_ntohs(option.bucket);
-	read_multipath_of_syn(ctx, &syn, &opening);
-	bpf_map_update_elem(&openings, &syn.flow, &opening, BPF_ANY);
+	read_multipath_of_syn(ctx, s, &opening);
+	flow = s->flow;
+	bpf_map_update_elem(&openings, &flow, &opening, BPF_ANY);
 	return 0;
 }
 

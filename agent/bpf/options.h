@@ -6,12 +6,18 @@
 #ifndef GUIDEWAY_AGENT_OPTIONS_H
 #define GUIDEWAY_AGENT_OPTIONS_H
 
-#include "frame.h"
+#include <stddef.h>
+
+#include "context.h"
+#include "segment.h"
 
 #define TCP_OPTIONS_BYTES_MAX 40
 #define TCP_OPTION_END 0
 #define TCP_OPTION_NOP 1
+#define TCP_OPTION_MSS 2
+#define TCP_OPTION_MSS_BYTES 4
 #define TCP_OPTION_TIMESTAMPS 8
+#define TCP_OPTION_TIMESTAMPS_BYTES 10
 #define USUAL_TIMESTAMPS 0x0101080a /* two NOPs, kind, length: how kernels begin */
 #define TCP_OPTION_MULTIPATH 30
 #define MULTIPATH_CAPABLE 0 /* its subtypes */
@@ -32,19 +38,6 @@ struct {
 	__type(value, struct tcp_options);
 } tcp_options SEC(".maps");
 
-/* The buffer, empty; null never. */
-static __always_inline struct tcp_options *no_options(__u32 header_bytes)
-{
-	__u32 zero = 0, length = header_bytes - sizeof(struct tcphdr);
-	struct tcp_options *options = bpf_map_lookup_elem(&tcp_options, &zero);
-
-	if (!options || header_bytes <= sizeof(struct tcphdr) || length > TCP_OPTIONS_BYTES_MAX)
-		return 0;
-	__builtin_memset(options, 0, sizeof(*options));
-	options->length = length;
-	return options;
-}
-
 /* Their length, of which the verifier learns that it is less than the room; clang knows so
  * already, and would compare nothing. */
 static __always_inline __u32 length_of(const struct tcp_options *options)
@@ -53,6 +46,31 @@ static __always_inline __u32 length_of(const struct tcp_options *options)
 
 	barrier_var(length);
 	return length & 63;
+}
+
+/* The bytes of both half words, each pair swapped. */
+static __always_inline __u32 swapped_pairs(__u32 word)
+{
+	return (word & 0x00ff00ff) << 8 | (word & 0xff00ff00) >> 8;
+}
+
+/* Reads those of a segment; null: it has none. */
+static __always_inline struct tcp_options *load_options(void *ctx, enum hook hook,
+							const struct segment *s)
+{
+	__u32 zero = 0, length = s->header_bytes - sizeof(struct tcphdr);
+	struct tcp_options *options = bpf_map_lookup_elem(&tcp_options, &zero);
+
+	if (!options || s->header_bytes <= sizeof(struct tcphdr) || length > TCP_OPTIONS_BYTES_MAX)
+		return 0;
+	__builtin_memset(options, 0, sizeof(*options));
+	options->length = length;
+	length = length_of(options);
+	if (!length ||
+	    load(ctx, hook, s->tcp_at + sizeof(struct tcphdr), options->bytes, length))
+		return 0;
+	__builtin_memcpy(options->before, options->bytes, sizeof(options->before));
+	return options;
 }
 
 /* Find and blank are not inlined, so that the verifier goes through each once. */
@@ -70,7 +88,8 @@ __noinline int find_option(struct tcp_options *options, __u32 kind, __u32 subtyp
 		const __u8 *option = options->bytes + at;
 
 		bytes = option[0] == TCP_OPTION_NOP ? 1 : option[1];
-		if (at + 2 > end || option[0] == TCP_OPTION_END || !bytes || at + bytes > end)
+		if (at + 2 > end || option[0] == TCP_OPTION_END || at + bytes > end ||
+		    (bytes < 2 && option[0] != TCP_OPTION_NOP))
 			return -1;
 		if (option[0] == kind && (kind != TCP_OPTION_MULTIPATH ||
 					  (bytes > 2 && option[2] >> 4 == subtype)))
@@ -110,11 +129,34 @@ __noinline int blank_option(struct tcp_options *options, __u32 at)
 	return 0;
 }
 
-/* By what the change of the options changes the sum of words. */
-static __always_inline __s64 change_of(struct tcp_options *options)
+/* Writes them into the frame as they were changed, with the checksum. */
+static __always_inline int store_options(void *ctx, enum hook hook, const struct segment *s,
+					 struct tcp_options *options)
 {
-	return bpf_csum_diff((__be32 *)options->before, TCP_OPTIONS_BYTES_MAX,
-			     (__be32 *)options->bytes, TCP_OPTIONS_BYTES_MAX, 0);
+	__s64 change = bpf_csum_diff((__be32 *)options->before, TCP_OPTIONS_BYTES_MAX,
+				     (__be32 *)options->bytes, TCP_OPTIONS_BYTES_MAX, 0);
+	__u32 length = length_of(options);
+
+	if (!length ||
+	    store(ctx, hook, s->tcp_at + sizeof(struct tcphdr), options->bytes, length))
+		return -1;
+	return change_check(ctx, hook, s->tcp_at + offsetof(struct tcphdr, check), change);
+}
+
+/* Writes one word or half word over another, at TC. */
+static __always_inline int replace_in_frame(struct __sk_buff *skb, const struct segment *s,
+					    __u32 at, __be32 before, __be32 after, __u32 bytes)
+{
+	if (bpf_skb_store_bytes(skb, at, &after, bytes, 0))
+		return -1;
+	/* The sum is one of half words: behind an odd number of bytes the value straddles two,
+	 * as if each pair of bytes were swapped (RFC 1071, section 2B). */
+	if ((at - s->tcp_at) & 1) {
+		before = swapped_pairs(before);
+		after = swapped_pairs(after);
+	}
+	return bpf_l4_csum_replace(skb, s->tcp_at + offsetof(struct tcphdr, check), before, after,
+				   bytes);
 }
 
 #endif

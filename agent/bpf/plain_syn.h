@@ -21,23 +21,22 @@
 
 /* True for a SYN that goes on to the owner of its five-tuple's bucket, whose address is in
  * the processor's `handovers`; it has lost MP_CAPABLE then. */
-__noinline int goes_to_owner(struct xdp_md *ctx, __u32 packet_at, __u32 option_at)
+__noinline int goes_to_owner(struct xdp_md *ctx, struct segment *s, __u32 option_at)
 {
 	struct handover *handover = next_handover();
 	struct multipath_option option;
 	struct tcp_options *options;
-	struct syn_at syn = {};
 
-	if (!handover || !find_syn(ctx, packet_at, &syn) ||
+	if (!handover || !s || !is_multipath_syn(s) ||
 	    read_owner(ctx, option_at, &option, &handover->agent) ||
 	    !bpf_map_lookup_elem(&agents, &handover->agent)) /* it is this one */
 		return 0;
-	options = load_syn_options(ctx, &syn);
+	options = load_options(ctx, XDP, s);
 	if (!options || find_multipath(options, MULTIPATH_CAPABLE) < 0 ||
 	    find_option(options, TCP_OPTION_TIMESTAMPS, 0) >= 0 ||
 	    takes_handshakes(&handover->agent))
 		return 0;
-	strip_syn(ctx, &syn, SYN_STRIPPED_TIMESTAMPS);
+	strip_syn(ctx, s, SYN_STRIPPED_TIMESTAMPS);
 	return 1;
 }
 

@@ -29,7 +29,7 @@
 #define SIGHTING_HELD 150000000 /* ns: a rule is here by then, or a resent segment */
 #define SIGHTING_MAX 60000000000 /* ns */
 
-/* Where packets of a flow go. User space writes it as bytes. */
+/* Where packets of a flow go. */
 struct rule {
 	struct in6_addr agent; /* IPv4 is mapped */
 	__u32 until;           /* in seconds, as now_seconds() */
@@ -79,7 +79,7 @@ struct {
 	__type(value, struct in6_addr);
 } away SEC(".maps");
 
-/* One of these, or a handshake, is new. User space reads it as bytes. */
+/* One of these, or a handshake, is new. */
 struct rule_event {
 	struct flow flow;
 	struct in6_addr owner;
@@ -123,12 +123,12 @@ static __always_inline enum ruling ruling_allowed(struct xdp_md *ctx, const stru
 		return RULING_NONE;
 	if (s->is_quoted)
 		return RULING_RULE;
-	if ((s->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+	if (is_syn(s))
 		return RULING_NONE;
 	if (s->flags & TCP_RST)
 		return RULING_RULE;
 	if (s->header_bytes > sizeof(struct tcphdr) &&
-	    !bpf_xdp_load_bytes(ctx, s->tcp_at + sizeof(struct tcphdr), &word, sizeof(word)) &&
+	    !load(ctx, XDP, s->tcp_at + sizeof(struct tcphdr), &word, sizeof(word)) &&
 	    word == bpf_htonl(USUAL_TIMESTAMPS))
 		return RULING_RULE;
 	return RULING_WAIT;
@@ -140,10 +140,11 @@ static __always_inline int holds(const struct rule *rule)
 }
 
 /* What was decided over the packet's first fragment. */
-static __always_inline enum ruling ruling_of_later(const struct segment *segment,
+static __always_inline enum ruling ruling_of_later(const struct segment *s,
 						   struct handover *handover)
 {
-	struct rule *rule = bpf_map_lookup_elem(&ruled_fragments, &segment->packet);
+	struct fragmented packet = fragmented_of(&s->ip);
+	struct rule *rule = bpf_map_lookup_elem(&ruled_fragments, &packet);
 
 	if (!holds(rule))
 		return RULING_NONE;
@@ -151,15 +152,16 @@ static __always_inline enum ruling ruling_of_later(const struct segment *segment
 	return RULING_RULE;
 }
 
-static __always_inline void remember_ruled(const struct segment *segment,
+static __always_inline void remember_ruled(const struct segment *s,
 					   const struct handover *handover)
 {
+	struct fragmented packet = fragmented_of(&s->ip);
 	struct rule rule = {
 		.agent = handover->agent,
 		.until = now_seconds() + FRAGMENT_IDLE_SECONDS,
 	};
 
-	bpf_map_update_elem(&ruled_fragments, &segment->packet, &rule, BPF_ANY);
+	bpf_map_update_elem(&ruled_fragments, &packet, &rule, BPF_ANY);
 }
 
 /* True for a packet that came before the rule for it may have: the kernel would reset a
@@ -193,11 +195,11 @@ __noinline int ruling_of(struct xdp_md *ctx, struct segment *s, __u32 is_named)
 
 	if (!handover || !s)
 		return RULING_NONE;
-	if (s->fragment == LATER)
+	if (s->ip.fragment == LATER)
 		return ruling_of_later(s, handover);
 	flow = s->flow;
 	ruling = ruling_allowed(ctx, s);
-	if (ruling == RULING_NONE || !is_multipath_service(&flow.vip, flow.vip_port))
+	if (ruling == RULING_NONE || !is_of_multipath_service(s))
 		return RULING_NONE;
 	rule = bpf_map_lookup_elem(&redirects, &flow);
 	if (!holds(rule))
@@ -209,11 +211,11 @@ __noinline int ruling_of(struct xdp_md *ctx, struct segment *s, __u32 is_named)
 	} else if (ruling == RULING_RULE || is_named) {
 		return RULING_NONE;
 	}
-	if (place_by_sockets(ctx, s) == HERE)
+	if (place_by_sockets(ctx, s) == NONE)
 		return RULING_NONE;
 	if (ruling == RULING_WAIT && !is_held(&flow))
 		return RULING_NONE;
-	if (ruling == RULING_RULE && s->fragment == FIRST && !s->is_quoted)
+	if (ruling == RULING_RULE && s->ip.fragment == FIRST && !s->is_quoted)
 		remember_ruled(s, handover);
 	return ruling;
 }
@@ -267,7 +269,7 @@ static __always_inline int is_sent_by_connection(struct __sk_buff *skb)
 
 /* A segment without timestamps that is sent. Those of clients with timestamps need no rule
  * before the first echo (restore_first()). */
-__noinline int note_untimed(struct __sk_buff *skb, struct multipath_segment *segment)
+__noinline int note_untimed(struct __sk_buff *skb, struct segment *segment)
 {
 	struct opening *opening;
 	struct flow flow;

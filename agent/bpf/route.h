@@ -53,14 +53,14 @@ static __always_inline __u32 address_bytes(__u8 flags)
 	return flags & ROUTE_IS_V6 ? 16 : 4;
 }
 
-/* GENEVE, or ROUTE_OPTION for a malformed one. */
-static __always_inline __u32 read_route(struct xdp_md *ctx, __u32 at, struct route *route)
+/* NONE, or ROUTE_OPTION for a malformed one. */
+static __always_inline enum reason read_route(struct xdp_md *ctx, __u32 at, struct route *route)
 {
 	__u32 addresses_at = at + sizeof(struct route_option);
 	struct route_option option;
 	__be32 next;
 
-	if (route->at || bpf_xdp_load_bytes(ctx, at, &option, sizeof(option)))
+	if (route->at || load(ctx, XDP, at, &option, sizeof(option)))
 		return ROUTE_OPTION;
 	if (option.flags & ROUTE_ZERO ||
 	    (option.option.length & 0x1f) * 4 !=
@@ -71,33 +71,33 @@ static __always_inline __u32 read_route(struct xdp_md *ctx, __u32 at, struct rou
 	route->flags = option.flags;
 	route->hop_limit = option.hop_limit;
 	if (!(option.flags & ROUTE_COUNT))
-		return GENEVE;
+		return NONE;
 	if (option.flags & ROUTE_IS_V6)
-		return bpf_xdp_load_bytes(ctx, addresses_at, &route->next, sizeof(route->next)) ?
+		return load(ctx, XDP, addresses_at, &route->next, sizeof(route->next)) ?
 			       ROUTE_OPTION :
-			       GENEVE;
-	if (bpf_xdp_load_bytes(ctx, addresses_at, &next, sizeof(next)))
+			       NONE;
+	if (load(ctx, XDP, addresses_at, &next, sizeof(next)))
 		return ROUTE_OPTION;
 	route->next = mapped(next);
-	return GENEVE;
+	return NONE;
 }
 
-/* GENEVE, or MULTIPATH_OPTION for a malformed one. */
-static __always_inline __u32 read_multipath(struct xdp_md *ctx, __u32 at, __u32 *multipath_at)
+/* NONE, or MULTIPATH_OPTION for a malformed one. */
+static __always_inline enum reason read_multipath(struct xdp_md *ctx, __u32 at, __u32 *multipath_at)
 {
 	struct multipath_option option;
 
-	if (*multipath_at || bpf_xdp_load_bytes(ctx, at, &option, sizeof(option)))
+	if (*multipath_at || load(ctx, XDP, at, &option, sizeof(option)))
 		return MULTIPATH_OPTION;
 	if (option.flags & ~ROUTE_IS_V6 || option.zero ||
 	    (option.option.length & 0x1f) * 4 !=
 		    sizeof(option) - sizeof(option.option) + address_bytes(option.flags))
 		return MULTIPATH_OPTION;
 	*multipath_at = at;
-	return GENEVE;
+	return NONE;
 }
 
-/* Reads the options between `at` and `end` in the frame; GENEVE, or what is wrong with them.
+/* Reads the options between `at` and `end` in the frame; NONE, or what is wrong with them.
  * At most one option of each kind is ours; unknown ones are skipped, unless they are critical.
  * Options fill their room exactly.
  *
@@ -108,28 +108,28 @@ __noinline __u32 read_options(struct xdp_md *ctx, __u32 at, __u32 end, __u32 say
 			      struct options *found)
 {
 	struct option option;
-	__u32 outcome;
+	enum reason reason;
 
 	if (!found)
 		return GENEVE_HEADER;
 	for (int i = 0; i < OPTIONS_MAX && at < end; i++) {
-		if (bpf_xdp_load_bytes(ctx, at, &option, sizeof(option)))
+		if (load(ctx, XDP, at, &option, sizeof(option)))
 			return GENEVE_HEADER;
-		outcome = GENEVE;
+		reason = NONE;
 		if (option.class == bpf_htons(OPTION_CLASS) && option.type == ROUTE_TYPE)
-			outcome = read_route(ctx, at, &found->route);
+			reason = read_route(ctx, at, &found->route);
 		else if (option.class == bpf_htons(OPTION_CLASS) && option.type == MULTIPATH_TYPE)
-			outcome = read_multipath(ctx, at, &found->multipath_at);
+			reason = read_multipath(ctx, at, &found->multipath_at);
 		else if (option.type & CRITICAL)
-			outcome = GENEVE_OPTION;
-		if (outcome != GENEVE)
-			return outcome;
+			reason = GENEVE_OPTION;
+		if (reason != NONE)
+			return reason;
 		at += sizeof(option) + (option.length & 0x1f) * 4;
 	}
 	/* Ours are critical, and no other is left. */
 	if (at != end || !(found->route.at | found->multipath_at) != !says_critical)
 		return GENEVE_HEADER;
-	return GENEVE;
+	return NONE;
 }
 
 /* True if the connection may live elsewhere. */

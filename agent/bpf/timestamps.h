@@ -22,14 +22,13 @@
 #include "connection.h"
 #include "flow.h"
 #include "frame.h"
-#include "mss.h"
 #include "multipath.h"
 #include "opening.h"
+#include "options.h"
 #include "redirect.h"
 
 #define CLOCKS_MAX 131072
 #define HANDSHAKES_MAX 16384
-#define TCP_OPTION_TIMESTAMPS_BYTES 10
 
 /* What became of a segment's timestamps. timestamps.rs has the same list. */
 enum timestamps_outcome {
@@ -103,7 +102,7 @@ static __always_inline void count_timestamps(__u32 outcome)
 
 /* A segment's timestamps. */
 struct timed {
-	struct multipath_segment segment;
+	struct segment segment;
 	__u32 option_at; /* in the frame */
 	__be32 value;
 	__be32 echo;
@@ -135,76 +134,48 @@ static __always_inline __u32 margin(__u32 shift)
 	return turn(shift) / 512;
 }
 
-/* Where the timestamps are in the frame; 0: there are none. */
-static __always_inline __u32 timestamps_at(struct __sk_buff *skb, __u32 tcp_at, __u32 end)
+/* Where the timestamps are in the options; -1: there are none. */
+static __always_inline int find_timestamps(struct tcp_options *options)
 {
-	__u32 at = tcp_at + sizeof(struct tcphdr);
-	__u8 option[2];
+	int at = options ? find_option(options, TCP_OPTION_TIMESTAMPS, 0) : -1;
 
-	for (int i = 0; i < TCP_OPTIONS_BYTES_MAX; i++) {
-		if (at + TCP_OPTION_TIMESTAMPS_BYTES > end ||
-		    bpf_skb_load_bytes(skb, at, option, sizeof(option)) ||
-		    option[0] == TCP_OPTION_END)
-			return 0;
-		if (option[0] == TCP_OPTION_NOP) {
-			at++;
-			continue;
-		}
-		if (option[0] == TCP_OPTION_TIMESTAMPS)
-			return option[1] == TCP_OPTION_TIMESTAMPS_BYTES ? at : 0;
-		if (option[1] < 2)
-			return 0;
-		at += option[1];
-	}
-	return 0;
+	return at >= 0 && option_at(options, at)[1] == TCP_OPTION_TIMESTAMPS_BYTES ? at : -1;
 }
 
 /* Reads the timestamps of a segment; 0: it has none. */
 static __always_inline int read_timestamps(struct __sk_buff *skb, struct timed *s)
 {
-	__u32 at = s->segment.tcp_at + sizeof(struct tcphdr), zero = 0;
-	__u32 end = s->segment.tcp_at + s->segment.header_bytes;
+	__u32 options_at = s->segment.tcp_at + sizeof(struct tcphdr), zero = 0;
 	__u32 *shift = bpf_map_lookup_elem(&timestamp_shift, &zero);
+	struct tcp_options *options;
 	__be32 words[3];
+	int at;
 
 	if (!shift)
 		return 0;
 	s->shift = *shift & 31;
-	s->option_at = at + 2;
-	if (at + sizeof(words) <= end && !bpf_skb_load_bytes(skb, at, words, sizeof(words)) &&
+	if (s->segment.header_bytes >= sizeof(struct tcphdr) + sizeof(words) &&
+	    !load(skb, TC, options_at, words, sizeof(words)) &&
 	    words[0] == bpf_htonl(USUAL_TIMESTAMPS)) {
+		s->option_at = options_at + 2;
 		s->value = words[1];
 		s->echo = words[2];
 		return 1;
 	}
-	s->option_at = timestamps_at(skb, s->segment.tcp_at, end);
-	if (!s->option_at || bpf_skb_load_bytes(skb, s->option_at + 2, words, 8))
+	options = load_options(skb, TC, &s->segment);
+	at = find_timestamps(options);
+	if (at < 0)
 		return 0;
-	s->value = words[0];
-	s->echo = words[1];
+	s->option_at = options_at + at;
+	__builtin_memcpy(&s->value, option_at(options, at) + 2, sizeof(s->value));
+	__builtin_memcpy(&s->echo, option_at(options, at) + 6, sizeof(s->echo));
 	return 1;
 }
 
-/* The bytes of both words, each pair swapped. */
-static __always_inline __u32 swapped_pairs(__u32 word)
-{
-	return (word & 0x00ff00ff) << 8 | (word & 0xff00ff00) >> 8;
-}
-
-/* Writes a word over another, and keeps the checksum as right or wrong as it was. */
 static __always_inline int write_word(struct __sk_buff *skb, const struct timed *s, __u32 at,
 				      __be32 before, __be32 after)
 {
-	__u32 check_at = s->segment.tcp_at + offsetof(struct tcphdr, check);
-
-	if (bpf_skb_store_bytes(skb, at, &after, sizeof(after), 0))
-		return -1;
-	/* As in mss.h: behind an odd number of bytes it straddles the sum's words. */
-	if ((at - s->segment.tcp_at) & 1) {
-		before = swapped_pairs(before);
-		after = swapped_pairs(after);
-	}
-	return bpf_l4_csum_replace(skb, check_at, before, after, sizeof(after));
+	return replace_in_frame(skb, &s->segment, at, before, after, sizeof(after));
 }
 
 static __always_inline void embed(struct __sk_buff *skb, const struct timed *s, __u32 value,
@@ -219,18 +190,11 @@ static __always_inline void embed(struct __sk_buff *skb, const struct timed *s, 
 /* Overwrites the option by NOPs. */
 static __always_inline void blank(struct __sk_buff *skb, const struct timed *s)
 {
-	const __be32 nops = bpf_htonl(0x01010101);
-	__be32 before;
+	struct tcp_options *options = load_options(skb, TC, &s->segment);
+	int at = find_timestamps(options);
 
-	if (bpf_skb_load_bytes(skb, s->option_at, &before, sizeof(before)) ||
-	    write_word(skb, s, s->option_at, before, nops) ||
-	    /* Two bytes of the value were written by then. */
-	    bpf_skb_load_bytes(skb, s->option_at + 4, &before, sizeof(before)) ||
-	    write_word(skb, s, s->option_at + 4, before, nops) ||
-	    bpf_skb_load_bytes(skb, s->option_at + 6, &before, sizeof(before)) ||
-	    write_word(skb, s, s->option_at + 6, before, nops))
-		return;
-	count_timestamps(TS_BLANKED);
+	if (at >= 0 && !blank_option(options, at) && !store_options(skb, TC, &s->segment, options))
+		count_timestamps(TS_BLANKED);
 }
 
 /* A SYN/ACK: its value is the kernel's. It is of a new connection, whatever there was of
@@ -291,7 +255,7 @@ static __always_inline __u32 value_of(struct clock *clock, __u32 now, __u32 shif
 
 /* Puts the bits into the timestamps of a segment that is sent; 0: it has none. */
 static __always_inline int embed_bits(struct __sk_buff *skb,
-				       const struct multipath_segment *segment)
+				       const struct segment *segment)
 {
 	struct timed s = { .segment = *segment };
 	struct handshake *handshake;
@@ -407,7 +371,7 @@ static __always_inline void restore(struct __sk_buff *skb, const struct timed *s
 
 /* Makes the echo of a segment from a client the kernel's. */
 static __always_inline void restore_echo(struct __sk_buff *skb,
-					 const struct multipath_segment *segment)
+					 const struct segment *segment)
 {
 	struct timed s = { .segment = *segment };
 	struct clock *clock;

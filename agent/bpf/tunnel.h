@@ -48,25 +48,24 @@ static __always_inline int is_to_own_mac(const void *data)
 	return bpf_map_lookup_elem(&own_macs, &to) != 0;
 }
 
-/* Reads the outer header. GRE (any kind will do) if the packet is a tunnel of
- * ours, else what is to be counted. */
-static __always_inline __u32 read_outer_v4(struct tunnel *t)
+/* Reads the outer header. NONE, if the packet is a tunnel of ours. */
+static __always_inline enum reason read_outer_v4(struct tunnel *t)
 {
 	const struct iphdr *ip = t->next;
 	struct prefix_v4 key = { .bits = 32 };
 	struct in6_addr to;
 
 	if ((const void *)(ip + 1) > t->end || !may_carry_tunnel(ip->protocol))
-		return PASSED;
+		return NO_TUNNEL;
 	t->protocol = ip->protocol;
 	t->traffic_class = ip->tos;
 	t->outer_bytes = bpf_ntohs(ip->tot_len);
 	advance(t, sizeof(*ip));
 	/* A fragment's port may be in another one: the kernel's, or counted. */
 	if (t->protocol == IPPROTO_UDP && ip->frag_off & bpf_htons(IPV4_MORE_AND_OFFSET))
-		return PASSED;
+		return NO_TUNNEL;
 	if (!has_tunnel_port(t))
-		return PASSED;
+		return NO_TUNNEL;
 	to = mapped(ip->daddr);
 	if (!bpf_map_lookup_elem(&own_addresses, &to))
 		return OTHER_HOST;
@@ -76,35 +75,35 @@ static __always_inline __u32 read_outer_v4(struct tunnel *t)
 	if (ip->frag_off & bpf_htons(IPV4_MORE_AND_OFFSET))
 		return OUTER_FRAGMENT;
 	/* Our load balancers write no options. */
-	return ip->version == 4 && ip->ihl == 5 && is_intact(ip) ? GRE : OUTER_HEADER;
+	return ip->version == 4 && ip->ihl == 5 && is_intact(ip) ? NONE : OUTER_HEADER;
 }
 
-static __always_inline __u32 read_outer_v6(struct tunnel *t)
+static __always_inline enum reason read_outer_v6(struct tunnel *t)
 {
 	const struct ipv6hdr *ip = t->next;
 	struct prefix_v6 key = { .bits = 128 };
 
 	if ((const void *)(ip + 1) > t->end || !may_carry_tunnel(ip->nexthdr))
-		return PASSED;
+		return NO_TUNNEL;
 	t->protocol = ip->nexthdr;
 	t->traffic_class = traffic_class_v6(ip);
 	t->outer_bytes = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 	advance(t, sizeof(*ip));
 	if (!has_tunnel_port(t))
-		return PASSED;
+		return NO_TUNNEL;
 	key.address = ip->daddr;
 	if (!bpf_map_lookup_elem(&own_addresses, &key.address))
 		return OTHER_HOST;
 	key.address = ip->saddr;
 	if (!bpf_map_lookup_elem(&sources_v6, &key))
 		return UNKNOWN_SOURCE;
-	return ip->version == 6 ? GRE : OUTER_HEADER;
+	return ip->version == 6 ? NONE : OUTER_HEADER;
 }
 
 /* RFC 2784: flags, version and reserved bits are zero. The recursion control
  * of RFC 1701 says how many further encapsulations may be inside: to a
  * backend none, so what has some was meant for a load balancer. */
-static __always_inline __u32 read_gre(struct tunnel *t)
+static __always_inline enum reason read_gre(struct tunnel *t)
 {
 	const struct {
 		__be16 flags;
@@ -119,7 +118,8 @@ static __always_inline __u32 read_gre(struct tunnel *t)
 		return GRE_FLAGS;
 	t->inner_type = bpf_ntohs(gre->type);
 	advance(t, sizeof(*gre));
-	return GRE;
+	t->kind = GRE;
+	return NONE;
 }
 
 /* The IP protocol number of an IP packet as an Ethernet type; 0 for others. */
@@ -129,7 +129,7 @@ static __always_inline __u16 type_of(__u8 protocol)
 }
 
 /* GUE, variant 0: no control message, no optional fields. */
-static __always_inline __u32 read_gue(struct tunnel *t)
+static __always_inline enum reason read_gue(struct tunnel *t)
 {
 	const struct {
 		__u8 variant_control_length;
@@ -141,11 +141,12 @@ static __always_inline __u32 read_gue(struct tunnel *t)
 		return GUE_HEADER;
 	t->inner_type = type_of(gue->protocol);
 	advance(t, sizeof(*gue));
-	return GUE;
+	t->kind = GUE;
+	return NONE;
 }
 
 /* RFC 8926. The C bit says whether any option is critical. */
-static __always_inline __u32 read_geneve(struct xdp_md *ctx, struct tunnel *t,
+static __always_inline enum reason read_geneve(struct xdp_md *ctx, struct tunnel *t,
 					  const void *data)
 {
 	const struct {
@@ -160,20 +161,21 @@ static __always_inline __u32 read_geneve(struct xdp_md *ctx, struct tunnel *t,
 		return GENEVE_HEADER;
 	if (geneve->version_length >> 6 || geneve->control_critical & 0x80)
 		return GENEVE_HEADER;
+	t->kind = GENEVE;
 	t->inner_type = bpf_ntohs(geneve->type);
 	t->geneve_at = t->next - data;
 	options_bytes = (geneve->version_length & 0x3f) * 4;
 	says_critical = geneve->control_critical & 0x40;
 	advance(t, sizeof(*geneve));
 	if (!options_bytes && !says_critical)
-		return GENEVE;
+		return NONE;
 	options_at = t->geneve_at + sizeof(*geneve);
 	advance(t, options_bytes);
 	return read_options(ctx, options_at, options_at + options_bytes, says_critical,
 			    &t->options);
 }
 
-static __always_inline __u32 read_udp(struct xdp_md *ctx, struct tunnel *t, const void *data)
+static __always_inline enum reason read_udp(struct xdp_md *ctx, struct tunnel *t, const void *data)
 {
 	const struct udphdr *udp = t->next;
 
@@ -184,16 +186,17 @@ static __always_inline __u32 read_udp(struct xdp_md *ctx, struct tunnel *t, cons
 	return udp->dest == bpf_htons(GUE_PORT) ? read_gue(t) : read_geneve(ctx, t, data);
 }
 
-/* Reads what is between the IP headers; the kind of tunnel, or what is wrong. */
-static __always_inline __u32 read_tunnel(struct xdp_md *ctx, struct tunnel *t,
+/* Reads what is between the IP headers. NONE, if nothing is wrong with it. */
+static __always_inline enum reason read_tunnel(struct xdp_md *ctx, struct tunnel *t,
 					  const void *data)
 {
 	if (t->protocol == IPPROTO_GRE)
 		return read_gre(t);
 	if (t->protocol == IPPROTO_UDP)
 		return read_udp(ctx, t, data);
+	t->kind = IPIP;
 	t->inner_type = type_of(t->protocol);
-	return IPIP;
+	return NONE;
 }
 
 #endif

@@ -18,7 +18,7 @@ const MODES: [Mode; 2] = [Mode::Native, Mode::Generic];
 /// layout.
 const TABLES: [(&str, &str); 9] = [
     ("flows", "flows-1"),
-    ("fragments", "fragments-1"),
+    ("fragments", "fragments-2"),
     ("keyed_handshakes", "keyed-handshakes-1"),
     ("openings", "openings-1"),
     ("handshakes", "handshakes-1"),

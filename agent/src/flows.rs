@@ -1,26 +1,23 @@
 //! The flows of datagrams that this agent took, as its program remembers them
 //! (bpf/flow.h): the kernel has no sockets of them that could be listed.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-
 use aya::maps::{HashMap, MapData, MapError};
-use ebpf::with_causes;
+use ebpf::{Record, with_causes};
 use rustix::time::{ClockId, clock_gettime};
-use wire::{Family, FlowKey, Protocol};
+use wire::{Family, FlowKey, Protocol, ip};
+
+use crate::records::{Address, Flow, mapped, unmapped};
 
 /// A flow of which nothing was taken for so long is of no account: `FLOW_IDLE_SECONDS`
 /// in bpf/flow.h.
 const IDLE_SECONDS: u32 = 120;
 
-/// Of `struct flow`: two addresses, two ports.
-pub const FLOW_BYTES: usize = 36;
-
-/// The program's table of flows.
-pub struct Flows(HashMap<MapData, [u8; FLOW_BYTES], u32>);
+/// The program's table of flows, with when something was last taken of each, in seconds.
+pub struct Flows(HashMap<MapData, Record<Flow>, u32>);
 
 impl Flows {
     /// Of the program's table.
-    pub fn new(table: HashMap<MapData, [u8; FLOW_BYTES], u32>) -> Flows {
+    pub fn new(table: HashMap<MapData, Record<Flow>, u32>) -> Flows {
         Flows(table)
     }
 
@@ -30,8 +27,8 @@ impl Flows {
         let mut flows = Vec::new();
         for entry in self.0.iter() {
             match entry {
-                Ok((key, taken)) if now.wrapping_sub(taken) < IDLE_SECONDS => {
-                    flows.push(flow(&key))
+                Ok((Record(flow), taken)) if now.wrapping_sub(taken) < IDLE_SECONDS => {
+                    flows.push(key_of(&flow, Protocol::UDP));
                 }
                 // One that was displaced meanwhile is gone.
                 Ok(_) | Err(MapError::KeyNotFound) => {}
@@ -44,8 +41,8 @@ impl Flows {
     /// Makes those of a client's port idle.
     #[cfg(test)]
     pub fn age(&mut self, client_port: u16) {
-        let keys: Vec<[u8; FLOW_BYTES]> = self.0.keys().map(Result::unwrap).collect();
-        for key in keys.iter().filter(|key| flow(key).source_port == client_port) {
+        let keys: Vec<Record<Flow>> = self.0.keys().map(Result::unwrap).collect();
+        for key in keys.iter().filter(|key| key.0.client_port == client_port) {
             self.0.insert(key, now_seconds().wrapping_sub(IDLE_SECONDS), 0).unwrap();
         }
     }
@@ -57,46 +54,35 @@ pub fn now_seconds() -> u32 {
 }
 
 /// As the programs' tables have it.
-pub fn key(flow: &FlowKey) -> [u8; FLOW_BYTES] {
-    let address = |bits: u128| match flow.family {
-        Family::V4 => Ipv4Addr::from_bits(bits as u32).to_ipv6_mapped().octets(),
-        Family::V6 => bits.to_be_bytes(),
-    };
-    let mut key = [0; FLOW_BYTES];
-    key[..16].copy_from_slice(&address(flow.source));
-    key[16..32].copy_from_slice(&address(flow.destination));
-    key[32..34].copy_from_slice(&flow.source_port.to_be_bytes());
-    key[34..].copy_from_slice(&flow.destination_port.to_be_bytes());
-    key
+pub fn flow_of(key: &FlowKey) -> Flow {
+    let address = |bits: u128| mapped(ip::address(key.family, bits));
+    Flow {
+        client: address(key.source),
+        vip: address(key.destination),
+        client_port: key.source_port.into(),
+        vip_port: key.destination_port.into(),
+    }
 }
 
-/// The flow of a key there.
-pub fn flow(key: &[u8; FLOW_BYTES]) -> FlowKey {
-    let address = |at: usize| -> Ipv6Addr {
-        <[u8; 16]>::try_from(&key[at..at + 16]).expect("16 bytes").into()
-    };
-    let port = |at: usize| u16::from_be_bytes([key[at], key[at + 1]]);
-    let (client, vip) = (address(0), address(16));
-    let (family, source, destination) = match (client.to_ipv4_mapped(), vip.to_ipv4_mapped()) {
-        (Some(client), Some(vip)) => {
-            (Family::V4, u128::from(client.to_bits()), u128::from(vip.to_bits()))
-        }
-        _ => (Family::V6, client.to_bits(), vip.to_bits()),
+/// As load balancers have it.
+pub fn key_of(flow: &Flow, protocol: Protocol) -> FlowKey {
+    let is_v4 = flow.is_v4();
+    let bits = |address: Address| match is_v4 {
+        true => ip::address_bits(unmapped(address)),
+        false => u128::from_be_bytes(address),
     };
     FlowKey {
-        family,
-        protocol: Protocol::UDP,
-        source,
-        destination,
-        source_port: port(32),
-        destination_port: port(34),
+        family: if is_v4 { Family::V4 } else { Family::V6 },
+        protocol,
+        source: bits(flow.client),
+        destination: bits(flow.vip),
+        source_port: flow.client_port.get(),
+        destination_port: flow.vip_port.get(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use wire::ip;
-
     use super::*;
 
     #[test]
@@ -111,7 +97,7 @@ mod tests {
                 source_port: 40000,
                 destination_port: 443,
             };
-            assert_eq!(flow(&key(&of)), of);
+            assert_eq!(key_of(&flow_of(&of), Protocol::UDP), of);
         }
     }
 }

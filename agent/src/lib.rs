@@ -12,7 +12,6 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod addresses;
 mod arguments;
 pub mod attachment;
 pub mod config;
@@ -27,6 +26,7 @@ mod neighbours;
 pub mod outcome;
 mod own;
 pub mod program;
+mod records;
 mod redirects;
 mod run;
 mod sockets;

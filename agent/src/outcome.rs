@@ -1,7 +1,9 @@
-//! What may become of a frame, by name. The program's list (`enum outcome` in
-//! bpf/frame.h) is this one, in the same order.
+//! What may become of a frame, by name. The program has the same lists, in the same order
+//! (bpf/outcome.h): the kinds of tunnels that it is taken out of, and else the reasons.
 
 use std::fmt::Write;
+
+use aya::maps::{MapData, PerCpuArray};
 
 /// The groups that outcomes are counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,15 +56,18 @@ const fn dropped(name: &'static str) -> Outcome {
     Outcome { kind: Kind::Dropped, name }
 }
 
+/// Kinds of tunnels, which come first.
+const TUNNEL_KINDS: usize = 4;
+
 /// All outcomes; each frame has exactly one.
 pub static OUTCOMES: [Outcome; 35] = [
-    passed("no_tunnel"),
-    passed("other_host"),
-    passed("unknown_source"),
     decapsulated("gre"),
     decapsulated("ipip"),
     decapsulated("gue"),
     decapsulated("geneve"),
+    passed("no_tunnel"),
+    passed("other_host"),
+    passed("unknown_source"),
     forwarded("no_socket"),
     forwarded("other_handshake"),
     forwarded("other_time_wait"),
@@ -96,6 +101,19 @@ pub static OUTCOMES: [Outcome; 35] = [
 /// How often each outcome was, in their order.
 pub type Counts = [u64; OUTCOMES.len()];
 
+/// The counters of the program's two tables, as one. Its first reason is none.
+pub fn read(
+    decapsulated: &PerCpuArray<MapData, u64>,
+    reasons: &PerCpuArray<MapData, u64>,
+) -> Result<Counts, String> {
+    let by_kind: [u64; TUNNEL_KINDS] = ebpf::sums(decapsulated)?;
+    let by_reason: [u64; OUTCOMES.len() - TUNNEL_KINDS + 1] = ebpf::sums(reasons)?;
+    let mut counts = [0; OUTCOMES.len()];
+    counts[..TUNNEL_KINDS].copy_from_slice(&by_kind);
+    counts[TUNNEL_KINDS..].copy_from_slice(&by_reason[1..]);
+    Ok(counts)
+}
+
 /// How many packets came out of tunnels, or went on to other agents.
 pub fn taken(counts: &Counts) -> u64 {
     let is_taken = |kind| matches!(kind, Kind::Decapsulated | Kind::Forwarded);
@@ -116,20 +134,37 @@ pub fn line(counts: &Counts) -> String {
 mod tests {
     use super::*;
 
-    /// Both lists are written by hand; this holds them together.
+    /// Both sides' lists are written by hand; this holds them together.
     #[test]
-    fn the_program_has_the_same_list() {
-        let source = include_str!("../bpf/frame.h");
-        let (_, list) = source.split_once("enum outcome {").unwrap();
-        let (list, _) = list.split_once("OUTCOMES,").unwrap();
-        let names: Vec<String> = list
+    fn the_program_has_the_same_lists() {
+        let source = include_str!("../bpf/outcome.h");
+        let between = |begin: &str, end: &str| {
+            let (_, list) = source.split_once(begin).unwrap();
+            list.split_once(end).unwrap().0.to_owned()
+        };
+        let (kinds, reasons) = OUTCOMES.split_at(TUNNEL_KINDS);
+        let theirs = between("enum tunnel_kind {", "TUNNEL_KINDS,").to_lowercase();
+        let theirs: Vec<&str> =
+            theirs.lines().filter_map(|line| line.trim().strip_suffix(',')).collect();
+        let ours: Vec<&str> = kinds.iter().map(|kind| kind.name).collect();
+        assert_eq!(theirs, ours);
+        assert!(kinds.iter().all(|kind| kind.kind == Kind::Decapsulated));
+
+        let list = between("#define REASONS(X)", "#define AS_REASON");
+        let theirs: Vec<(String, &str)> = list
             .lines()
-            .filter_map(|line| line.trim().split_once(','))
-            .map(|(name, _)| name.to_lowercase())
+            .filter_map(|line| line.trim().strip_prefix("X(")?.split_once(')')?.0.split_once(", "))
+            .map(|(name, action)| (name.to_lowercase(), action))
             .collect();
-        let ours: Vec<&str> = OUTCOMES.iter().map(|outcome| outcome.name).collect();
-        assert_eq!(names[0], "passed");
-        assert_eq!(names[1..], ours[1..]);
+        let action = |kind| match kind {
+            Kind::Passed => "XDP_PASS",
+            Kind::Forwarded => "XDP_TX",
+            Kind::Dropped => "XDP_DROP",
+            Kind::Decapsulated => panic!("a reason is not"),
+        };
+        let ours: Vec<(String, &str)> =
+            reasons.iter().map(|reason| (reason.name.to_owned(), action(reason.kind))).collect();
+        assert_eq!(theirs, ours);
     }
 
     #[test]

@@ -6,37 +6,38 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use aya::Pod;
 use aya::maps::{HashMap, MapData};
-use ebpf::with_causes;
+use ebpf::{Record, with_causes};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use nexthops::socket::Requests;
 use tokio::time;
 
-use crate::addresses::mapped;
+use crate::records::{Address, Mac, mapped};
 
 /// How often addresses are looked at.
 const CHECK: Duration = Duration::from_secs(1);
 
 /// The program's tables, kept as the kernel has its addresses.
 pub struct Own {
-    addresses: Table<16>,
-    macs: Table<8>,
+    addresses: Table<Address>,
+    macs: Table<Record<Mac>>,
     requests: Requests,
 }
 
 /// A table, and what it has.
-struct Table<const BYTES: usize> {
-    table: HashMap<MapData, [u8; BYTES], u32>,
-    has: BTreeSet<[u8; BYTES]>,
+struct Table<K: Pod + Ord> {
+    table: HashMap<MapData, K, u32>,
+    has: BTreeSet<K>,
 }
 
 impl Own {
     /// Of empty tables, in the network namespace of the calling thread.
     pub fn new(
-        addresses: HashMap<MapData, [u8; 16], u32>,
-        macs: HashMap<MapData, [u8; 8], u32>,
+        addresses: HashMap<MapData, Address, u32>,
+        macs: HashMap<MapData, Record<Mac>, u32>,
     ) -> Result<Own, String> {
         let requests =
             Requests::open().map_err(|error| format!("cannot ask for addresses: {error}"))?;
@@ -73,12 +74,7 @@ impl Own {
     /// Fills the tables with these.
     pub fn set(&mut self, addresses: &[IpAddr], macs: &[[u8; 6]]) -> Result<(), String> {
         self.addresses.set(addresses.iter().map(|address| mapped(*address)).collect())?;
-        let padded = |mac: &[u8; 6]| {
-            let mut bytes = [0; 8];
-            bytes[..6].copy_from_slice(mac);
-            bytes
-        };
-        self.macs.set(macs.iter().map(padded).collect())
+        self.macs.set(macs.iter().map(|mac| Record(Mac { words: *mac, unused: 0 })).collect())
     }
 
     fn ask(&mut self, what: RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>, String> {
@@ -86,16 +82,13 @@ impl Own {
     }
 }
 
-impl<const BYTES: usize> Table<BYTES>
-where
-    [u8; BYTES]: aya::Pod,
-{
-    fn new(table: HashMap<MapData, [u8; BYTES], u32>) -> Table<BYTES> {
+impl<K: Pod + Ord> Table<K> {
+    fn new(table: HashMap<MapData, K, u32>) -> Table<K> {
         Table { table, has: BTreeSet::new() }
     }
 
     /// What is new comes before what is gone goes.
-    fn set(&mut self, wanted: BTreeSet<[u8; BYTES]>) -> Result<(), String> {
+    fn set(&mut self, wanted: BTreeSet<K>) -> Result<(), String> {
         for key in wanted.difference(&self.has) {
             let entered = self.table.insert(key, 1, 0);
             entered.map_err(|error| {

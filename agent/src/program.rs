@@ -10,18 +10,18 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, MapData, PerCpuArray};
 use aya::programs::{SchedClassifier, Xdp};
 use ebpf::xdp::Mode;
-use ebpf::{Link, ObjectError, with_causes};
+use ebpf::{Link, ObjectError, Record, with_causes};
 use nexthops::NextHop;
 use wire::IpPrefix;
 
-use crate::addresses::mapped;
 use crate::attachment::{self, Classifier};
 use crate::config::Config;
 use crate::flows::Flows;
 use crate::mss::{Clamped, Clamps};
 use crate::multipath;
-use crate::outcome::Counts;
+use crate::outcome::{self, Counts};
 use crate::own::Own;
+use crate::records::{Address, Agent, mapped};
 use crate::redirects;
 use crate::timestamps::{self, Clocks};
 
@@ -42,7 +42,8 @@ pub struct Program {
 
 /// What the program counts.
 pub struct Counters {
-    outcomes: PerCpuArray<MapData, u64>,
+    decapsulated: PerCpuArray<MapData, u64>,
+    reasons: PerCpuArray<MapData, u64>,
     /// Of the program at the egress.
     pub clamped: Clamped,
     /// Of those that look at timestamps.
@@ -58,7 +59,8 @@ impl Program {
         let pinned = pin.map(attachment::tables).unwrap_or_default();
         let mut object = ebpf::load_with_tables(OBJECT, &pinned)?;
         let counters = Counters {
-            outcomes: ebpf::table(&mut object, "outcomes")?,
+            decapsulated: ebpf::table(&mut object, "decapsulated")?,
+            reasons: ebpf::table(&mut object, "reasons")?,
             clamped: Clamped(ebpf::table(&mut object, "clamped")?),
             timestamps: timestamps::Counts::new(&mut object)?,
             multipath: multipath::Counts::new(ebpf::table(&mut object, "multipath_events")?),
@@ -196,15 +198,12 @@ impl Program {
 impl Counters {
     /// How often each outcome was, over all CPUs.
     pub fn read(&self) -> Result<Counts, String> {
-        ebpf::sums(&self.outcomes)
+        outcome::read(&self.decapsulated, &self.reasons)
     }
 }
 
 /// How other agents are reached.
-pub struct Agents(HashMap<MapData, [u8; 16], [u8; REACHED_BYTES]>);
-
-/// Of `struct agent` in bpf/frame.h.
-const REACHED_BYTES: usize = 32;
+pub struct Agents(HashMap<MapData, Address, Record<Agent>>);
 
 impl Agents {
     /// Enters an agent. Without a next hop packets for it are dropped as
@@ -215,20 +214,13 @@ impl Agents {
         source: IpAddr,
         hop: Option<&NextHop>,
     ) -> Result<(), String> {
-        let entered = self.0.insert(mapped(agent), reached(source, hop), 0);
+        let mut reached = Agent { source: mapped(source), ..Agent::default() };
+        if let Some(hop) = hop {
+            (reached.mac, reached.own_mac, reached.mtu) = (hop.destination, hop.source, hop.mtu);
+        }
+        let entered = self.0.insert(mapped(agent), Record(reached), 0);
         entered.map_err(|error| format!("cannot add agent {agent}: {}", with_causes(&error)))
     }
-}
-
-fn reached(source: IpAddr, hop: Option<&NextHop>) -> [u8; REACHED_BYTES] {
-    let mut bytes = [0; REACHED_BYTES];
-    if let Some(hop) = hop {
-        bytes[..6].copy_from_slice(&hop.destination);
-        bytes[6..12].copy_from_slice(&hop.source);
-        bytes[12..16].copy_from_slice(&hop.mtu.to_ne_bytes());
-    }
-    bytes[16..].copy_from_slice(&mapped(source));
-    bytes
 }
 
 /// A set of prefixes: a table for each family.

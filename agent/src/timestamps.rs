@@ -9,10 +9,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
-use ebpf::{ObjectError, with_causes};
+use ebpf::{ObjectError, Record, with_causes};
 use wire::{Family, FlowKey};
 
-use crate::flows::{self, FLOW_BYTES};
+use crate::flows;
+use crate::records::{Clock, Flow};
 
 /// How far values are shifted: as many bits as are put in.
 pub const SHIFT: u32 = 13;
@@ -45,13 +46,9 @@ impl Counts {
     }
 }
 
-/// Of `struct clock` in bpf/timestamps.h, and where the bits are.
-const CLOCK_BYTES: usize = 24;
-const BITS_AT: usize = 20;
-
 /// The program's table of connections with bits in their timestamps.
 pub struct Clocks {
-    table: HashMap<MapData, [u8; FLOW_BYTES], [u8; CLOCK_BYTES]>,
+    table: HashMap<MapData, Record<Flow>, Record<Clock>>,
     services: BTreeSet<SocketAddr>,
 }
 
@@ -72,8 +69,7 @@ impl Clocks {
         if !self.services.contains(&SocketAddr::new(address, flow.destination_port)) {
             return None;
         }
-        let clock = self.table.get(&flows::key(flow), 0).ok()?;
-        Some(u16::from_ne_bytes([clock[BITS_AT], clock[BITS_AT + 1]]))
+        self.table.get(&Record(flows::flow_of(flow)), 0).ok().map(|clock| clock.0.bits)
     }
 }
 

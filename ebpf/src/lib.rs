@@ -14,6 +14,7 @@
 mod interface;
 mod link;
 mod object;
+mod record;
 pub mod xdp;
 
 pub use interface::{NoInterface, ReceiveOffload, index_of, mtu_of, receive_offload};
@@ -21,3 +22,4 @@ pub use link::{Hook, Link};
 pub use object::{
     ObjectError, load, load_with, load_with_tables, program, sums, table, verify, with_causes,
 };
+pub use record::Record;

@@ -13,9 +13,9 @@ use wire::{FlowKey, Target};
 
 use super::Served;
 use super::proto;
-use crate::addresses::mapped;
 use crate::config::Keys;
 use crate::datagram;
+use crate::records::mapped;
 
 /// The backend of the plan that services are read by: nothing is forwarded by it.
 const BACKEND: &str = "here";

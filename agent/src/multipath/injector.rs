@@ -24,12 +24,13 @@ use std::time::{Duration, Instant};
 
 use aya::maps::{Array, HashMap as Table, MapData, RingBuf};
 use datapath::multipath::token;
-use ebpf::with_causes;
+use ebpf::{Record, with_causes};
 use nic::Tun;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use wire::tcp_options::Version;
+use zerocopy::FromBytes;
 
 use super::counts::{Counts, Injected};
 use super::guard::Guard;
@@ -37,7 +38,7 @@ use super::kernel::{self, Kernel, SYN_COOKIES};
 use super::syn::Syn;
 use super::tokens::Tokens;
 use crate::config::Config;
-use crate::flows::FLOW_BYTES;
+use crate::records::{self, Flow, HandedSyn, KeyedHandshake};
 use crate::sockets;
 
 /// The device by which the kernel gets SYNs.
@@ -74,23 +75,14 @@ const PAUSES: [Duration; 5] = [
 /// Handshakes that may wait to be repeated; of others the client repeats the SYN.
 const PENDING_MAX: usize = 16_384;
 
-/// Of `struct handed_syn` in bpf/handshake.h: key, length, zero.
-const RECORD_HEADER_BYTES: usize = 16;
-
-/// Of `struct keyed_handshake` there: key, sequence, how far it has come.
-const HANDSHAKE_BYTES: usize = 16;
-
-/// Of `struct injector` there: heartbeat, SYNs in a window.
-const INJECTOR_BYTES: usize = 16;
-
 /// The program's tables that handshakes are made by.
 pub struct Tables {
     /// SYNs from the program.
     pub syns: RingBuf<MapData>,
     /// Handshakes that it is to give their keys.
-    pub handshakes: Table<MapData, [u8; FLOW_BYTES], [u8; HANDSHAKE_BYTES]>,
+    pub handshakes: Table<MapData, Record<Flow>, Record<KeyedHandshake>>,
     /// What it knows of us.
-    pub injector: Array<MapData, [u8; INJECTOR_BYTES]>,
+    pub injector: Array<MapData, Record<records::Injector>>,
     /// Tokens of connections that live here.
     pub tokens: Tokens,
 }
@@ -145,7 +137,7 @@ impl Drop for Injector {
 struct Life {
     config: Config,
     heart: Heart,
-    handshakes: Table<MapData, [u8; FLOW_BYTES], [u8; HANDSHAKE_BYTES]>,
+    handshakes: Table<MapData, Record<Flow>, Record<KeyedHandshake>>,
     tokens: Arc<Mutex<Tokens>>,
     pending: Pending,
     injected: Arc<Injected>,
@@ -254,25 +246,25 @@ impl Life {
     /// Says to the programs which key the SYN/ACK is to have. A SYN that is repeated
     /// leaves alone what they have noted.
     fn enter(&mut self, key: u64, syn: &Syn) -> Result<(), String> {
-        if self.handshakes.get(&syn.flow, 0).is_ok_and(|known| sequence(&known) == syn.sequence) {
+        if self.known(syn).is_some() {
             return Ok(());
         }
-        let mut value = [0; HANDSHAKE_BYTES];
-        value[..8].copy_from_slice(&key.to_be_bytes());
-        value[8..12].copy_from_slice(&syn.sequence.to_ne_bytes());
-        let entered = self.handshakes.insert(syn.flow, value, 0);
+        let value = KeyedHandshake { key: key.into(), sequence: syn.sequence, progress: 0 };
+        let entered = self.handshakes.insert(Record(syn.flow), Record(value), 0);
         entered.map_err(|error| format!("cannot enter a handshake: {}", with_causes(&error)))
+    }
+
+    /// What the programs have noted of a SYN's handshake.
+    fn known(&self, syn: &Syn) -> Option<KeyedHandshake> {
+        let Record(known) = self.handshakes.get(&Record(syn.flow), 0).ok()?;
+        (known.sequence == syn.sequence).then_some(known)
     }
 
     /// Has SYN/ACKs repeated whose time has come.
     fn repeat(&mut self, kernels: &mut Kernels) {
         let now = Instant::now();
         while let Some((syn, pause)) = self.pending.take_due(now) {
-            let waits = self
-                .handshakes
-                .get(&syn.flow, 0)
-                .is_ok_and(|known| sequence(&known) == syn.sequence && known[12..] == [0; 4]);
-            if !waits {
+            if self.known(&syn).is_none_or(|known| known.progress != 0) {
                 continue;
             }
             self.injected.repeated.fetch_add(1, Ordering::Relaxed);
@@ -282,20 +274,14 @@ impl Life {
     }
 }
 
-fn sequence(handshake: &[u8; HANDSHAKE_BYTES]) -> u32 {
-    u32::from_ne_bytes([handshake[8], handshake[9], handshake[10], handshake[11]])
-}
-
 /// Key and packet of a record.
 fn parse(record: &[u8]) -> Option<(u64, &[u8])> {
-    let (header, packet) = record.split_first_chunk::<RECORD_HEADER_BYTES>()?;
-    let (key, length) = header.split_first_chunk::<8>()?;
-    let length = u32::from_ne_bytes([length[0], length[1], length[2], length[3]]);
-    Some((u64::from_be_bytes(*key), packet.get(..length as usize)?))
+    let (header, packet) = HandedSyn::read_from_prefix(record).ok()?;
+    Some((header.key.get(), packet.get(..header.bytes as usize)?))
 }
 
 /// What the program knows of us.
-struct Heart(Array<MapData, [u8; INJECTOR_BYTES]>);
+struct Heart(Array<MapData, Record<records::Injector>>);
 
 impl Heart {
     fn beat(&mut self) -> Result<(), String> {
@@ -310,11 +296,8 @@ impl Heart {
     }
 
     fn set(&mut self, heartbeat: u64) -> Result<(), aya::maps::MapError> {
-        let mut value = [0; INJECTOR_BYTES];
-        value[..8].copy_from_slice(&heartbeat.to_ne_bytes());
-        let in_window = RATE * WINDOW_NANOSECONDS / 1_000_000_000;
-        value[8..].copy_from_slice(&in_window.to_ne_bytes());
-        self.0.set(0, value, 0)
+        let syns_max = RATE * WINDOW_NANOSECONDS / 1_000_000_000;
+        self.0.set(0, Record(records::Injector { heartbeat, syns_max }), 0)
     }
 }
 
@@ -374,12 +357,12 @@ impl Kernels {
 }
 
 /// When, of which flow, of which sequence number, after which of the pauses.
-type Due = (Instant, [u8; FLOW_BYTES], u32, usize);
+type Due = (Instant, Flow, u32, usize);
 
 /// Handshakes without an answer.
 #[derive(Default)]
 struct Pending {
-    by_flow: HashMap<[u8; FLOW_BYTES], Syn>,
+    by_flow: HashMap<Flow, Syn>,
     /// By time, the soonest first.
     due: BinaryHeap<Reverse<Due>>,
 }

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use wire::checksum;
 use wire::tcp_options::{self, Signal, Version};
+use zerocopy::network_endian::U16;
 
-use crate::addresses::mapped;
-use crate::flows::FLOW_BYTES;
+use crate::records::{Flow, mapped};
 
 const CHECKSUM_AT: usize = 16;
 const HEADER_BYTES: usize = 20;
@@ -16,7 +16,7 @@ const MULTIPATH: u8 = 30;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Syn {
     /// As the programs' tables have it.
-    pub flow: [u8; FLOW_BYTES],
+    pub flow: Flow,
     /// Its sequence number.
     pub sequence: u32,
     /// True if it has MP_CAPABLE of the version that kernels know.
@@ -33,13 +33,11 @@ impl Syn {
         let (source, destination, tcp_at) = addresses(packet)?;
         let segment = packet.get(tcp_at..)?;
         let header = segment.first_chunk::<HEADER_BYTES>()?;
-        let mut flow = [0; FLOW_BYTES];
-        flow[..16].copy_from_slice(&mapped(source));
-        flow[16..32].copy_from_slice(&mapped(destination));
-        flow[32..].copy_from_slice(&header[..4]);
+        let [c0, c1, v0, v1, ..] = *header;
+        let [client_port, vip_port] = [[c0, c1], [v0, v1]].map(U16::from_bytes);
         let signal = tcp_options::signal(segment);
         Some(Syn {
-            flow,
+            flow: Flow { client: mapped(source), vip: mapped(destination), client_port, vip_port },
             sequence: u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
             is_capable: matches!(signal, Ok(Signal::Capable { version: Version::V1, .. })),
             is_timed: tcp_options::has_timestamps(segment),
@@ -127,7 +125,7 @@ mod tests {
             let mut syn = Syn::read(&packet).unwrap();
             assert!(syn.is_capable);
             assert_eq!(syn.sequence, 0x0102_0304);
-            assert_eq!(syn.flow[32..], [0x9c, 0x40, 0x01, 0xbb]);
+            assert_eq!((syn.flow.client_port.get(), syn.flow.vip_port.get()), (40000, 443));
             syn.strip();
             assert!(!Syn::read(syn.packet()).unwrap().is_capable);
             let header = if is_v6 { 40 } else { 20 };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use aya::maps::{HashMap as Table, MapData};
 use ebpf::with_causes;
 
-use crate::flows::FLOW_BYTES;
+use crate::records::Flow;
 
 /// How long a handshake may take until the kernel has its connection: more than clients
 /// repeat SYNs for.
@@ -20,7 +20,7 @@ const TOKENS_MAX: usize = 1 << 20;
 /// What a connection is known by until the kernel has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Opened {
-    flow: [u8; FLOW_BYTES],
+    flow: Flow,
     sequence: u32,
     at: Instant,
 }
@@ -44,7 +44,7 @@ impl Tokens {
     }
 
     /// True if the connection that this SYN opens may have this token: no other has it.
-    pub fn claim(&mut self, token: u32, flow: &[u8; FLOW_BYTES], sequence: u32) -> bool {
+    pub fn claim(&mut self, token: u32, flow: &Flow, sequence: u32) -> bool {
         let at = Instant::now();
         match self.known.get_mut(&token) {
             Some(Some(opened)) if opened.flow == *flow && opened.sequence == sequence => {

@@ -17,6 +17,7 @@ mod flows;
 mod mss;
 mod onward;
 mod options;
+mod records;
 mod sockets;
 mod timestamps;
 

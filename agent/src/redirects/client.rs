@@ -10,9 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use super::rule::{self, Action, Flow, Rule};
+use super::rule::{self, Action, Rule};
 use crate::config::Keys;
 use crate::datagram::{self, Header, Kind, Nonce, Refused};
+use crate::records::Flow;
 
 /// How often a connection's rule is requested again: a third of what it lasts.
 const REFRESH: Duration = Duration::from_secs(30);

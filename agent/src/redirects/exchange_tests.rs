@@ -6,6 +6,7 @@ use super::super::client::{Client, Taken};
 use super::super::rule::Action;
 use super::*;
 use crate::config::Peers;
+use crate::records::{Flow, mapped};
 
 fn config() -> Config {
     let text = "{interface: eth0, load_balancers: [10.0.0.1], vips: [203.0.113.10], name: x,
@@ -22,12 +23,8 @@ fn keys(agent: &str, key: u8) -> Keys {
 }
 
 fn flow(client_port: u16) -> Flow {
-    let mut flow = [0; 36];
-    flow[10..16].copy_from_slice(&[0xff, 0xff, 192, 0, 2, 1]);
-    flow[26..32].copy_from_slice(&[0xff, 0xff, 203, 0, 113, 10]);
-    flow[32..34].copy_from_slice(&client_port.to_be_bytes());
-    flow[34..].copy_from_slice(&443_u16.to_be_bytes());
-    flow
+    let [client, vip] = [[192, 0, 2, 1], [203, 0, 113, 10]].map(|bytes| mapped(bytes.into()));
+    Flow { client, vip, client_port: client_port.into(), vip_port: 443.into() }
 }
 
 const Y: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 1, 0, 2));
@@ -179,7 +176,7 @@ fn what_another_signed_or_sent_counts_for_nothing() {
 fn rules_of_services_that_are_not_here_are_left_out() {
     let mut pair = Pair::new();
     let mut other = flow(1);
-    other[35] ^= 1;
+    other.vip_port = 444.into();
     pair.client.request(other, Action::Connection, pair.now);
     assert_eq!(pair.exchange(), []);
 }

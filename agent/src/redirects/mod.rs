@@ -23,21 +23,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap as Table, MapData, RingBuf};
-use ebpf::with_causes;
+use ebpf::{Record, with_causes};
 use tokio::io::unix::AsyncFd;
 use tokio::net::UdpSocket;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep_until;
 use wire::FlowKey;
+use zerocopy::FromBytes;
 
-use crate::addresses::mapped;
 use crate::config::{Config, Keys};
 use crate::datagram;
 use crate::flows;
+use crate::records::{Address, Flow, RuleEvent, mapped};
 use crate::sockets;
 use client::{Client, Taken};
 pub use counts::{EVENTS, Shared, State};
-use rule::{Action, Flow};
+use rule::Action;
 use server::{Received, Server};
 use tables::Applied;
 pub use tables::{Rules, Tables};
@@ -69,9 +70,6 @@ const COUNT_INTERVAL: Duration = Duration::from_millis(200);
 /// After a failure of the machine's own, such as a missing address.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Of `struct rule_event` in bpf/redirect.h: flow, owner, whether it is a connection.
-const EVENT_BYTES: usize = 56;
-
 /// For each agent that this one has a key with: what it signs with, and what it expects.
 fn pairs(config: &Config) -> BTreeMap<String, (Keys, Keys)> {
     let Some(own) = &config.keys else { return BTreeMap::new() };
@@ -100,11 +98,11 @@ pub struct Redirects {
     config: Config,
     /// Until it runs.
     events: Option<RingBuf<MapData>>,
-    away: Table<MapData, Flow, [u8; 16]>,
-    takers: Table<MapData, [u8; 16], u32>,
+    away: Table<MapData, Record<Flow>, Address>,
+    takers: Table<MapData, Address, u32>,
     rules: Arc<Mutex<Rules>>,
     shared: Shared,
-    by_address: HashMap<[u8; 16], (String, IpAddr)>,
+    by_address: HashMap<Address, (String, IpAddr)>,
     clients: BTreeMap<String, (Client, IpAddr)>,
     server: Server,
     connections: HashMap<Flow, Away>,
@@ -270,18 +268,16 @@ impl Redirects {
     /// New connections and handshakes.
     fn take_events(&mut self, events: &mut RingBuf<MapData>) {
         while let Some(event) = events.next() {
-            let Some(event) = event.first_chunk::<EVENT_BYTES>() else { continue };
-            let flow: Flow = event[..36].try_into().expect("36 bytes");
-            let owner: [u8; 16] = event[36..52].try_into().expect("16 bytes");
-            if event[52] != 0 {
-                self.connection(flow, owner);
+            let Ok((event, _)) = RuleEvent::read_from_prefix(&event) else { continue };
+            if event.is_connection != 0 {
+                self.connection(event.flow, event.owner);
             } else {
-                self.handshake(flow, owner);
+                self.handshake(event.flow, event.owner);
             }
         }
     }
 
-    fn handshake(&mut self, flow: Flow, owner: [u8; 16]) {
+    fn handshake(&mut self, flow: Flow, owner: Address) {
         let now = Instant::now();
         let Some((owner, _)) = self.by_address.get(&owner) else { return };
         if self.handshakes.len() >= HANDSHAKES_MAX {
@@ -296,7 +292,7 @@ impl Redirects {
         }
     }
 
-    fn connection(&mut self, flow: Flow, owner: [u8; 16]) {
+    fn connection(&mut self, flow: Flow, owner: Address) {
         let now = Instant::now();
         self.handshakes.remove(&flow);
         let Some((owner, _)) = self.by_address.get(&owner) else { return };
@@ -318,13 +314,13 @@ impl Redirects {
     /// Connections that the programs know of, and we do not: of before our start, or of
     /// which the ring had no room.
     fn adopt(&mut self) {
-        let unknown: Vec<(Flow, [u8; 16])> = self
+        let unknown: Vec<(Record<Flow>, Address)> = self
             .away
             .iter()
             .flatten()
-            .filter(|(flow, _)| !self.connections.contains_key(flow))
+            .filter(|(flow, _)| !self.connections.contains_key(&flow.0))
             .collect();
-        for (flow, owner) in unknown {
+        for (Record(flow), owner) in unknown {
             self.connection(flow, owner);
         }
     }
@@ -342,7 +338,7 @@ impl Redirects {
         }
         let listed = spawn_blocking(|| {
             let listed = sockets::connections()?;
-            io::Result::Ok(listed.iter().map(|(flow, is)| (flows::key(flow), *is)).collect())
+            io::Result::Ok(listed.iter().map(|(flow, is)| (flows::flow_of(flow), *is)).collect())
         });
         match listed.await.map_err(io::Error::other).and_then(|listed| listed) {
             Ok(listed) => self.follow(&listed, begun),
@@ -357,7 +353,7 @@ impl Redirects {
             .connections
             .extract_if(|flow, away| is_listable(away) && !listed.contains_key(flow));
         for (flow, away) in gone {
-            let _ = self.away.remove(&flow);
+            let _ = self.away.remove(&Record(flow));
             if let Some((client, _)) = self.clients.get_mut(&away.owner) {
                 client.request(flow, Action::End, begun);
             }
@@ -373,7 +369,7 @@ impl Redirects {
             let Some(away) = self.handshakes.remove(&flow) else { continue };
             let Some((client, address)) = self.clients.get_mut(&away.owner) else { continue };
             client.request(flow, Action::Connection, begun);
-            let _ = self.away.insert(flow, mapped(*address), 0);
+            let _ = self.away.insert(Record(flow), mapped(*address), 0);
             self.connections.insert(flow, away);
         }
         self.handshakes.retain(|_, away| begun.saturating_duration_since(away.since) < HANDSHAKE);

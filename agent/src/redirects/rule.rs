@@ -4,10 +4,10 @@
 //! action 1 | family 1 | client's port 2 | VIP's port 2 | client 4 or 16 | VIP 4 or 16
 //! ```
 
-use std::net::Ipv6Addr;
+use zerocopy::IntoBytes;
+use zerocopy::network_endian::U16;
 
-/// A connection's flow as the programs' tables have it: `struct flow` in bpf/flow.h.
-pub type Flow = [u8; 36];
+use crate::records::{Address, Flow, mapped};
 
 /// The longest rule, of IPv6.
 pub const BYTES_MAX: usize = 38;
@@ -38,16 +38,17 @@ pub struct Rule {
 pub fn emit(rules: &[Rule]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(rules.len() * BYTES_MAX);
     for Rule { action, flow } in rules {
-        let is_v4 = is_mapped(flow, 0) && is_mapped(flow, 16);
+        let is_v4 = flow.is_v4();
         let action = match action {
             Action::Handshake => 1,
             Action::Connection => 2,
             Action::End => 3,
         };
         bytes.extend([action, if is_v4 { 4 } else { 6 }]);
-        bytes.extend(&flow[32..]);
-        for address in [&flow[..16], &flow[16..32]] {
-            bytes.extend(if is_v4 { &address[12..] } else { address });
+        bytes.extend(flow.client_port.as_bytes());
+        bytes.extend(flow.vip_port.as_bytes());
+        for address in [&flow.client, &flow.vip] {
+            bytes.extend(if is_v4 { &address[12..] } else { &address[..] });
         }
     }
     bytes
@@ -57,42 +58,38 @@ pub fn emit(rules: &[Rule]) -> Vec<u8> {
 pub fn parse(mut bytes: &[u8]) -> Option<Vec<Rule>> {
     let mut rules = Vec::new();
     while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
-        let action = match header[0] {
+        let [action, family, c0, c1, v0, v1] = *header;
+        let action = match action {
             1 => Action::Handshake,
             2 => Action::Connection,
             3 => Action::End,
             _ => return None,
         };
-        let mut flow = [0; 36];
-        flow[32..].copy_from_slice(&header[2..]);
-        bytes = match header[1] {
-            4 => {
-                let (addresses, rest) = rest.split_first_chunk::<8>()?;
-                for (at, address) in [(0, &addresses[..4]), (16, &addresses[4..])] {
-                    flow[at + 10..at + 12].fill(0xff);
-                    flow[at + 12..at + 16].copy_from_slice(address);
-                }
-                rest
-            }
-            6 => {
-                let (addresses, rest) = rest.split_first_chunk::<32>()?;
-                flow[..32].copy_from_slice(addresses);
-                // There is one form of each.
-                if is_mapped(&flow, 0) && is_mapped(&flow, 16) {
-                    return None;
-                }
-                rest
-            }
+        let ([client, vip], rest) = match family {
+            4 => addresses(rest, |bytes: [u8; 4]| mapped(bytes.into()))?,
+            6 => addresses(rest, |bytes: [u8; 16]| bytes)?,
             _ => return None,
         };
+        let ports = [[c0, c1], [v0, v1]].map(U16::from_bytes);
+        let flow = Flow { client, vip, client_port: ports[0], vip_port: ports[1] };
+        // There is one form of each.
+        if flow.is_v4() != (family == 4) {
+            return None;
+        }
         rules.push(Rule { action, flow });
+        bytes = rest;
     }
     bytes.is_empty().then_some(rules)
 }
 
-fn is_mapped(flow: &Flow, at: usize) -> bool {
-    let address: [u8; 16] = flow[at..at + 16].try_into().expect("16 bytes");
-    Ipv6Addr::from(address).to_ipv4_mapped().is_some()
+/// The client's and the VIP's address, and what is behind them.
+fn addresses<const BYTES: usize>(
+    bytes: &[u8],
+    address: impl Fn([u8; BYTES]) -> Address,
+) -> Option<([Address; 2], &[u8])> {
+    let (client, rest) = bytes.split_first_chunk::<BYTES>()?;
+    let (vip, rest) = rest.split_first_chunk::<BYTES>()?;
+    Some(([address(*client), address(*vip)], rest))
 }
 
 #[cfg(test)]
@@ -100,14 +97,9 @@ mod tests {
     use super::*;
 
     fn flow(is_v6: bool) -> Flow {
-        let mut flow = [7; 36];
-        if !is_v6 {
-            for at in [0, 16] {
-                flow[at..at + 10].fill(0);
-                flow[at + 10..at + 12].fill(0xff);
-            }
-        }
-        flow
+        let address = if is_v6 { [7; 16] } else { mapped([7; 4].into()) };
+        let port = 0x0707.into();
+        Flow { client: address, vip: address, client_port: port, vip_port: port }
     }
 
     #[test]

@@ -8,13 +8,13 @@
 //! request is of use after a restart of either side.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::rule::{self, Flow, Rule};
+use super::rule::{self, Rule};
 use crate::config::{Config, Keys};
 use crate::datagram::{self, Header, Kind, Nonce, Refused};
 
@@ -122,7 +122,7 @@ impl Server {
         let all = rules.len();
         let services = &self.services;
         let rules: Vec<Rule> =
-            rules.into_iter().filter(|rule| services.contains(&service(&rule.flow))).collect();
+            rules.into_iter().filter(|rule| services.contains(&rule.flow.service())).collect();
         let answer = answer(peer, &header, header.nonce);
         Received::Rules { others: all - rules.len(), rules, answer }
     }
@@ -138,12 +138,6 @@ fn nonce(start: &[u8; 32], peer: &Peer, boot: u64, session: u64) -> Nonce {
     let mac = mac.chain_update(boot.to_be_bytes()).chain_update(session.to_be_bytes());
     let code = mac.chain_update(&peer.other.agent).finalize().into_bytes();
     code[..16].try_into().expect("16 bytes")
-}
-
-fn service(flow: &Flow) -> SocketAddr {
-    let address: [u8; 16] = flow[16..32].try_into().expect("16 bytes");
-    let port = u16::from_be_bytes([flow[34], flow[35]]);
-    SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port)
 }
 
 #[cfg(test)]

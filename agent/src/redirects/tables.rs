@@ -4,18 +4,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use aya::maps::{Array, HashMap, MapData, MapError, RingBuf};
-use ebpf::with_causes;
+use ebpf::{Record, with_causes};
 use wire::{FlowKey, Protocol};
 
 use super::HANDSHAKES_MAX;
-use super::rule::{Action, Flow, Rule};
-use crate::addresses::mapped;
+use super::rule::{Action, Rule};
 use crate::config::Config;
 use crate::flows::{self, now_seconds};
-
-/// Of `struct rule`: address, until, zero.
-const RULE_BYTES: usize = 24;
-const UNTIL_AT: usize = 16;
+use crate::records::{self, Address, Flow, mapped};
 
 /// Connections that have rules: `REDIRECTS_MAX` in bpf/redirect.h.
 const CONNECTIONS_MAX: usize = 131_072;
@@ -31,9 +27,9 @@ pub struct Tables {
     /// New connections and handshakes here whose bucket another agent has.
     pub events: RingBuf<MapData>,
     /// These connections.
-    pub away: HashMap<MapData, Flow, [u8; 16]>,
+    pub away: HashMap<MapData, Record<Flow>, Address>,
     /// The agents that rules may be requested of.
-    pub agents: HashMap<MapData, [u8; 16], u32>,
+    pub agents: HashMap<MapData, Address, u32>,
     /// Whether this agent takes rules.
     pub takes_rules: Array<MapData, u32>,
     /// Rules for others.
@@ -61,17 +57,17 @@ pub enum Applied {
 }
 
 /// The number of the agent with an address; one of none is of a former config.
-struct Agents(BTreeMap<[u8; 16], usize>);
+struct Agents(BTreeMap<Address, usize>);
 
 impl Agents {
-    fn of(&self, rule: &[u8; RULE_BYTES]) -> Option<usize> {
-        self.0.get(&rule[..16]).copied()
+    fn of(&self, rule: &records::Rule) -> Option<usize> {
+        self.0.get(&rule.agent).copied()
     }
 }
 
 /// A table of the programs', and how many rules in it each agent has.
 struct Table {
-    rules: HashMap<MapData, Flow, [u8; RULE_BYTES]>,
+    rules: HashMap<MapData, Record<Flow>, Record<records::Rule>>,
     room: usize,
     counts: Vec<usize>,
 }
@@ -79,8 +75,8 @@ struct Table {
 impl Rules {
     /// Of the programs' tables, which may have a predecessor's rules.
     pub fn new(
-        connections: HashMap<MapData, Flow, [u8; RULE_BYTES]>,
-        handshakes: HashMap<MapData, Flow, [u8; RULE_BYTES]>,
+        connections: HashMap<MapData, Record<Flow>, Record<records::Rule>>,
+        handshakes: HashMap<MapData, Record<Flow>, Record<records::Rule>>,
         config: &Config,
     ) -> Rules {
         let others = config.agents.iter().filter(|(name, _)| **name != config.name);
@@ -135,8 +131,8 @@ impl Rules {
         let mut listed = Vec::new();
         for entry in self.connections.rules.iter() {
             match entry {
-                Ok((key, rule)) if holds(&rule, now) => {
-                    listed.push(FlowKey { protocol: Protocol::TCP, ..flows::flow(&key) });
+                Ok((Record(flow), Record(rule))) if holds(&rule, now) => {
+                    listed.push(flows::key_of(&flow, Protocol::TCP));
                 }
                 // One that was taken out meanwhile is gone.
                 Ok(_) | Err(MapError::KeyNotFound) => {}
@@ -150,7 +146,7 @@ impl Rules {
 impl Table {
     /// The agent whose rule a flow has; one of a former config's agents is nobody's.
     fn holder(&self, flow: &Flow, agents: &Agents) -> Option<usize> {
-        let rule = self.rules.get(flow, 0).ok()?;
+        let Record(rule) = self.rules.get(&Record(*flow), 0).ok()?;
         holds(&rule, now_seconds()).then(|| agents.of(&rule))?
     }
 
@@ -158,15 +154,15 @@ impl Table {
     fn enter(
         &mut self,
         flow: &Flow,
-        rule: &[u8; RULE_BYTES],
+        rule: &records::Rule,
         agent: usize,
         agents: &Agents,
     ) -> Applied {
-        let former = self.rules.get(flow, 0).ok().map(|rule| agents.of(&rule));
+        let former = self.rules.get(&Record(*flow), 0).ok().map(|rule| agents.of(&rule.0));
         if former != Some(Some(agent)) && !self.has_room(agent) {
             return Applied::NoRoom;
         }
-        if self.rules.insert(flow, rule, 0).is_err() {
+        if self.rules.insert(Record(*flow), Record(*rule), 0).is_err() {
             return Applied::NoRoom;
         }
         if let Some(Some(former)) = former {
@@ -183,8 +179,9 @@ impl Table {
 
     /// If it is this agent's.
     fn remove(&mut self, flow: &Flow, agent: usize, agents: &Agents) {
-        let is_its = |rule| agents.of(&rule) == Some(agent);
-        if self.rules.get(flow, 0).is_ok_and(is_its) && self.rules.remove(flow).is_ok() {
+        let flow = Record(*flow);
+        let is_its = |rule: Record<_>| agents.of(&rule.0) == Some(agent);
+        if self.rules.get(&flow, 0).is_ok_and(is_its) && self.rules.remove(&flow).is_ok() {
             self.counts[agent] = self.counts[agent].saturating_sub(1);
         }
     }
@@ -195,7 +192,7 @@ impl Table {
         let now = now_seconds();
         let (mut gone, mut count) = (Vec::new(), 0);
         self.counts.fill(0);
-        for (flow, rule) in self.rules.iter().flatten() {
+        for (flow, Record(rule)) in self.rules.iter().flatten() {
             if !holds(&rule, now) {
                 gone.push(flow);
                 continue;
@@ -210,17 +207,12 @@ impl Table {
     }
 }
 
-fn lasting(agent: [u8; 16], seconds: u32) -> [u8; RULE_BYTES] {
-    let mut value = [0; RULE_BYTES];
-    value[..16].copy_from_slice(&agent);
-    value[UNTIL_AT..UNTIL_AT + 4]
-        .copy_from_slice(&now_seconds().wrapping_add(seconds).to_ne_bytes());
-    value
+fn lasting(agent: Address, seconds: u32) -> records::Rule {
+    records::Rule { agent, until: now_seconds().wrapping_add(seconds), zero: 0 }
 }
 
-fn holds(rule: &[u8; RULE_BYTES], now: u32) -> bool {
-    let until = [rule[16], rule[17], rule[18], rule[19]];
-    u32::from_ne_bytes(until).wrapping_sub(now).cast_signed() > 0
+fn holds(rule: &records::Rule, now: u32) -> bool {
+    rule.until.wrapping_sub(now).cast_signed() > 0
 }
 
 #[cfg(test)]
@@ -242,8 +234,8 @@ mod tests {
     }
 
     fn rule(action: Action, number: u32) -> Rule {
-        let mut flow = [0; 36];
-        flow[12..16].copy_from_slice(&number.to_be_bytes());
+        let (client, vip) = (mapped(number.to_be_bytes().into()), [0; 16]);
+        let flow = Flow { client, vip, client_port: 0.into(), vip_port: 0.into() };
         Rule { action, flow }
     }
 
@@ -259,7 +251,7 @@ mod tests {
             assert_eq!(rules.apply(Y, &rule(first, number)), Applied::Done);
             let held = |rules: &Rules| {
                 let tables = [&rules.connections, &rules.handshakes];
-                tables.map(|table| table.rules.get(&rule(first, number).flow, 0).ok())
+                tables.map(|table| table.rules.get(&Record(rule(first, number).flow), 0).ok())
             };
             let before = held(&rules);
             for action in [Action::Handshake, Action::Connection] {
@@ -277,8 +269,8 @@ mod tests {
             assert_eq!(rules.apply(Z, &rule(Action::Connection, number)), Applied::Done);
         }
         // What has not been refreshed is nobody's.
-        let over = lasting(mapped(Y), 0);
-        rules.connections.rules.insert(rule(Action::End, 3).flow, over, 0).unwrap();
+        let over = Record(lasting(mapped(Y), 0));
+        rules.connections.rules.insert(Record(rule(Action::End, 3).flow), over, 0).unwrap();
         assert_eq!(rules.apply(Z, &rule(Action::Connection, 3)), Applied::Done);
         assert_eq!(rules.sweep(), 3);
     }

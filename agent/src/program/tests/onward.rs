@@ -7,6 +7,7 @@ use nexthops::NextHop;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use wire::tunnel::geneve;
+use wire::tunnel::multipath_option::MultipathOption;
 use wire::tunnel::route_option::RouteOption;
 use wire::{EtherType, MacAddress, Protocol, ethernet, ipv4, ipv6};
 
@@ -15,6 +16,7 @@ use super::sockets::{
     Closed, Connection, Cookie, Established, Handshake, STATES, Sockets, State, Unknown, namespace,
 };
 use super::*;
+use crate::records::{Flow, Opening};
 
 pub const TX: u32 = 3;
 /// Of all agents, as the others reach them.
@@ -627,4 +629,46 @@ fn a_segment_behind_extension_headers_is_looked_up() {
             }
         }
     });
+}
+
+/// A join is a join for every rule, also behind a destination option: of no connection here it
+/// goes on; of one here it is taken, with what its tunnel says.
+#[test]
+fn a_join_behind_a_destination_option_is_one() {
+    if program_or_skip("a_join_behind_a_destination_option_is_one").is_none() {
+        return;
+    }
+    let config = format!("{CONFIG}mptcp: [{{address: '2001:db8::c8', port: 443}}]\n");
+    let mut program = program_of(&Config::parse("config", &config).unwrap());
+    let mut tokens: HashMap<MapData, [u8; 4], u32> =
+        ebpf::table(&mut program.object, "tokens").unwrap();
+    let openings: HashMap<MapData, Record<Flow>, Record<Opening>> =
+        ebpf::table(&mut program.object, "openings").unwrap();
+    for (number, is_behind) in [(1, false), (2, true)] {
+        let token = [1, 2, 3, number];
+        let join = [&[30, 12, 0x10, 0][..], &token, &[0; 4]].concat();
+        let ports = [0x9c, number, 1, 0xbb];
+        let mut segment = [&ports[..], &[0; 8], &[0x80, SYN], &[0; 6], &join].concat();
+        if is_behind {
+            segment.splice(0..0, [6, 0, 1, 4, 0, 0, 0, 0]);
+        }
+        let inner = ip(V6, if is_behind { 60 } else { 6 }, 0, 77, &segment);
+        let route = RouteOption {
+            returns: false,
+            hop_limit: 4,
+            bucket: Some(7),
+            generation: 1,
+            addresses: [address(REACHED[0])].into_iter().collect(),
+        };
+        let opening = MultipathOption { key: None, bucket: 7, address: address(REACHED[0]) };
+        let options = [&route.emit()[..], &opening.emit()].concat();
+        let mut header = geneve::emit(EtherType::IPV6);
+        geneve::announce_critical_options(&mut header, options.len());
+        let tunnel = [&header[..], &options, &inner].concat();
+        let frame = carrying(17, &datagram(geneve::PORT, &tunnel));
+        assert_eq!(program.run(&frame).2, "no_token", "{is_behind}");
+        tokens.insert(token, 1, 0).unwrap();
+        assert_eq!(program.run(&frame).2, "geneve", "{is_behind}");
+        assert_eq!(openings.keys().count(), usize::from(number), "{is_behind}");
+    }
 }

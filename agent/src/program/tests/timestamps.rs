@@ -6,9 +6,11 @@ use aya::maps::{HashMap, MapData};
 use wire::FlowKey;
 use wire::tcp_options::Version;
 use wire::tunnel::multipath_option::MultipathOption;
+use zerocopy::FromZeros;
 
 use super::mss::{options, tcp_sum};
 use super::*;
+use crate::records::{Flow, Opening};
 use crate::timestamps::{self, Clocks};
 
 const FIN: u8 = 0x01;
@@ -17,16 +19,13 @@ const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 const PORT: u16 = 443;
 
-/// Of `struct opening` in bpf/opening.h.
-const OPENING_BYTES: usize = 32;
-
 /// Bits of the flows here.
 const BITS: u16 = 0x1abc & 0x1fff;
 
 /// With both VIPs' service.
 struct Clock {
     program: Program,
-    openings: HashMap<MapData, [u8; 36], [u8; OPENING_BYTES]>,
+    openings: HashMap<MapData, Record<Flow>, Record<Opening>>,
     clocks: Clocks,
 }
 
@@ -55,9 +54,8 @@ impl Clock {
 
     /// As a SYN does that came with bits.
     fn open(&mut self, ends: &Ends, bits: u16) {
-        let mut value = [0; OPENING_BYTES];
-        value[26..28].copy_from_slice(&bits.to_ne_bytes());
-        self.openings.insert(ends.key(), value, 0).unwrap();
+        let opening = Opening { bits, ..Opening::new_zeroed() };
+        self.openings.insert(Record(ends.key()), Record(opening), 0).unwrap();
     }
 
     fn counts(&self) -> [u64; timestamps::OUTCOMES.len()] {
@@ -128,8 +126,8 @@ impl Ends {
         }
     }
 
-    fn key(&self) -> [u8; 36] {
-        crate::flows::key(&self.flow())
+    fn key(&self) -> Flow {
+        crate::flows::flow_of(&self.flow())
     }
 
     fn tcp_at(&self) -> usize {
@@ -444,11 +442,10 @@ proptest! {
             let ends = Ends::new(family);
             let tunnelled = tunnelled_syn(&ends, flags, &options, &MultipathOption { key, bucket, address: owner });
             assert_eq!(clock.program.run(&tunnelled).2, "geneve");
-            let opening = clock.openings.get(&ends.key(), 0).ok();
+            let opening = clock.openings.get(&Record(ends.key()), 0).ok();
             assert_eq!(opening.is_some(), flags == SYN);
-            let Some(opening) = opening else { return };
-            assert_eq!(opening[..16], mapped(owner));
-            assert_eq!(opening[24..26], bucket.to_ne_bytes());
+            let Some(Record(opening)) = opening else { return };
+            assert_eq!((opening.owner, opening.bucket), (mapped(owner), bucket));
             let version = match multipath.get(2) {
                 Some(0) => Version::V0 { client_key: 0 },
                 _ => Version::V1,
