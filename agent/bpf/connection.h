@@ -127,11 +127,9 @@ static __always_inline int is_of_open(const struct segment *s, const struct tcp_
 	return s->flags & TCP_ACK && is_between(s->acknowledged, unacknowledged, sent, tolerance);
 }
 
-/* An ACK with a SYN cookie of ours makes a connection here. But all network namespaces of
- * a machine have cookies of one secret: of two agents' backends there, it is a cookie of
- * both, and a rule says whose. */
-static __always_inline int is_cookie(struct xdp_md *ctx, struct bpf_sock *socket,
-				     const struct segment *s)
+/* True if this segment to a listener has a SYN cookie of this machine's. */
+static __always_inline int is_cookie_of(void *ctx, enum hook hook, struct bpf_sock *socket,
+					const struct segment *s)
 {
 	struct tcphdr tcp;
 	union {
@@ -139,13 +137,22 @@ static __always_inline int is_cookie(struct xdp_md *ctx, struct bpf_sock *socket
 		struct ipv6hdr v6;
 	} ip;
 
-	if (s->is_quoted || s->is_ruled || load(ctx, XDP, s->tcp_at, &tcp, sizeof(tcp)))
+	if (load(ctx, hook, s->tcp_at, &tcp, sizeof(tcp)))
 		return 0;
-	if (is_mapped(&s->flow.vip))
-		return !load(ctx, XDP, s->ip.header_at, &ip.v4, sizeof(ip.v4)) &&
+	if (s->ip.type == ETH_P_IP)
+		return !load(ctx, hook, s->ip.header_at, &ip.v4, sizeof(ip.v4)) &&
 		       !bpf_tcp_check_syncookie(socket, &ip.v4, sizeof(ip.v4), &tcp, sizeof(tcp));
-	return !load(ctx, XDP, s->ip.header_at, &ip.v6, sizeof(ip.v6)) &&
+	return !load(ctx, hook, s->ip.header_at, &ip.v6, sizeof(ip.v6)) &&
 	       !bpf_tcp_check_syncookie(socket, &ip.v6, sizeof(ip.v6), &tcp, sizeof(tcp));
+}
+
+/* An ACK with a SYN cookie of ours makes a connection here. But all network namespaces of
+ * a machine have cookies of one secret: of two agents' backends there, it is a cookie of
+ * both, and a rule says whose. */
+static __always_inline int is_cookie(struct xdp_md *ctx, struct bpf_sock *socket,
+				     const struct segment *s)
+{
+	return !s->is_quoted && !s->is_ruled && is_cookie_of(ctx, XDP, socket, s);
 }
 
 /* NONE if this socket has use for the segment, else why not. */

@@ -55,6 +55,17 @@ struct {
 	__type(value, struct first_fragment);
 } fragments SEC(".maps");
 
+static __always_inline int is_same_flow(const struct flow *one, const struct flow *other)
+{
+	const __u32 *a = (const void *)one, *b = (const void *)other;
+	__u32 differing = 0;
+
+#pragma unroll
+	for (unsigned int i = 0; i < sizeof(*one) / sizeof(*a); i++)
+		differing |= a[i] ^ b[i];
+	return !differing;
+}
+
 /* What the kernel has the socket by that gets the flow's packets; its bytes. */
 static __always_inline __u32 socket_tuple_of(const struct flow *flow, struct bpf_sock_tuple *tuple)
 {

@@ -23,7 +23,7 @@
 
 #define SYN_BYTES_MAX 512 /* multipath/injector.rs has these, too */
 #define SYNS_BYTES (1 << 20)
-#define KEYED_HANDSHAKES_MAX 65536
+#define KEYED_HANDSHAKES_MAX 16384
 #define TOKENS_MAX 1048576
 #define HEARTBEAT_MAX 1000000000 /* ns: with none for longer, user space is gone */
 #define RATE_WINDOW_BITS 26 /* 67 ms */
@@ -93,6 +93,21 @@ struct {
 	__type(key, __u32);
 	__type(value, struct rate);
 } syn_rate SEC(".maps");
+
+/* The SYN that user space is giving to the kernel. Its SYN/ACK is sent before that returns, so
+ * one place serves all handshakes, and a flood displaces nothing of it. */
+struct injected_syn {
+	struct flow flow;
+	__u32 sequence;
+	__be64 key;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct injected_syn);
+} injected_syn SEC(".maps");
 
 /* How far a handshake has come. */
 enum progress {
@@ -237,11 +252,22 @@ static __always_inline int has_listener_only(struct __sk_buff *skb,
 	return state_of_socket(skb, s) == BPF_TCP_LISTEN;
 }
 
+/* The SYN that this segment answers, if it is being given to the kernel now. */
+static __always_inline const struct injected_syn *injected_of(const struct segment *s)
+{
+	__u32 zero = 0;
+	const struct injected_syn *syn = bpf_map_lookup_elem(&injected_syn, &zero);
+
+	return syn && is_same_flow(&syn->flow, &s->flow) && syn->sequence + 1 == s->acknowledged ?
+		       syn :
+		       0;
+}
+
 /* A SYN/ACK that offers several paths does so with the load balancer's key, or not at all. */
 static __always_inline void key_syn_ack(struct __sk_buff *skb, const struct segment *s)
 {
 	struct tcp_options *options = load_options(skb, TC, s);
-	struct keyed_handshake *handshake;
+	const struct injected_syn *syn = injected_of(s);
 	__u32 event;
 	int at;
 
@@ -250,11 +276,9 @@ static __always_inline void key_syn_ack(struct __sk_buff *skb, const struct segm
 	at = find_multipath(options, MULTIPATH_CAPABLE);
 	if (at < 0)
 		return;
-	handshake = bpf_map_lookup_elem(&keyed_handshakes, &s->flow);
-	if (option_at(options, at)[1] == CAPABLE_SYN_ACK_BYTES && handshake &&
-	    handshake->sequence + 1 == s->acknowledged && has_listener_only(skb, s)) {
-		__builtin_memcpy(option_at(options, at) + CAPABLE_KEY_AT, &handshake->key,
-				 sizeof(handshake->key));
+	if (option_at(options, at)[1] == CAPABLE_SYN_ACK_BYTES && syn && has_listener_only(skb, s)) {
+		__builtin_memcpy(option_at(options, at) + CAPABLE_KEY_AT, &syn->key,
+				 sizeof(syn->key));
 		event = SYN_ACK_KEYED;
 	} else {
 		blank_option(options, at);
@@ -264,20 +288,44 @@ static __always_inline void key_syn_ack(struct __sk_buff *skb, const struct segm
 		count_event(event);
 }
 
+/* True if only a listener has use for an ACK, and a cookie of ours is in it. */
+static __always_inline int has_cookie(struct __sk_buff *skb, const struct segment *s)
+{
+	struct bpf_sock *socket = find_socket(skb, &s->flow);
+	int is_one;
+
+	if (!socket)
+		return 0;
+	is_one = socket->state == BPF_TCP_LISTEN && is_cookie_of(skb, TC, socket, s);
+	bpf_sk_release(socket);
+	return is_one;
+}
+
 /* True for an ACK by which the kernel would make a connection with a key that the load
- * balancer did not choose. */
+ * balancer did not choose. A handshake that was displaced is recognised by what its SYN/ACK
+ * had: a cookie, and in the timestamps the token's bits of the key that is echoed. */
 static __always_inline int echoes_other_key(struct __sk_buff *skb,
 					    const struct segment *s,
 					    const struct keyed_handshake *handshake)
 {
 	struct tcp_options *options = load_options(skb, TC, s);
-	__be64 echoed;
-	int at = options ? find_multipath(options, MULTIPATH_CAPABLE) : -1;
+	int at = options ? find_multipath(options, MULTIPATH_CAPABLE) : -1, timestamps_at;
+	__be32 echo;
+	__be64 key;
 
 	if (at < 0 || option_at(options, at)[1] < CAPABLE_ACK_BYTES)
 		return 0;
-	__builtin_memcpy(&echoed, option_at(options, at) + CAPABLE_ECHO_AT, sizeof(echoed));
-	return handshake ? echoed != handshake->key : has_listener_only(skb, s);
+	__builtin_memcpy(&key, option_at(options, at) + CAPABLE_ECHO_AT, sizeof(key));
+	if (handshake)
+		return key != handshake->key;
+	if (!has_listener_only(skb, s))
+		return 0;
+	timestamps_at = find_timestamps(options);
+	if (timestamps_at < 0)
+		return 1;
+	__builtin_memcpy(&echo, option_at(options, timestamps_at) + TIMESTAMP_ECHO_AT, sizeof(echo));
+	return (bpf_ntohl(echo) & BITS) != (token_of_version_1(bpf_be64_to_cpu(key)) & BITS) ||
+	       !has_cookie(skb, s);
 }
 
 /* Notes how far a handshake has come. True for a segment that is not right behind the SYN,

@@ -18,6 +18,8 @@
 #define TCP_OPTION_MSS_BYTES 4
 #define TCP_OPTION_TIMESTAMPS 8
 #define TCP_OPTION_TIMESTAMPS_BYTES 10
+#define TIMESTAMP_VALUE_AT 2
+#define TIMESTAMP_ECHO_AT 6
 #define USUAL_TIMESTAMPS 0x0101080a /* two NOPs, kind, length: how kernels begin */
 #define TCP_OPTION_MULTIPATH 30
 #define MULTIPATH_CAPABLE 0 /* its subtypes */
@@ -113,6 +115,14 @@ static __always_inline __u8 *option_at(struct tcp_options *options, __u32 at)
 static __always_inline int find_multipath(struct tcp_options *options, __u32 subtype)
 {
 	return find_option(options, TCP_OPTION_MULTIPATH, subtype);
+}
+
+/* Where the timestamps begin; -1: there are none. */
+static __always_inline int find_timestamps(struct tcp_options *options)
+{
+	int at = options ? find_option(options, TCP_OPTION_TIMESTAMPS, 0) : -1;
+
+	return at >= 0 && option_at(options, at)[1] == TCP_OPTION_TIMESTAMPS_BYTES ? at : -1;
 }
 
 /* Overwrites the option that begins there by NOPs. */

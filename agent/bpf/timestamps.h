@@ -37,6 +37,7 @@ enum timestamps_outcome {
 	TS_OPENED,     /* the client echoed a SYN/ACK */
 	TS_CLOCK_HELD, /* an idle time was taken out of the clock */
 	TS_RESUMED,    /* a state that was displaced began anew by an echo */
+	TS_COOKIE_ECHO, /* of a handshake whose state was displaced: what its cookie needs */
 	TS_BLANKED,    /* the state was displaced: sent without timestamps */
 	TS_FOREIGN_ECHO, /* an echo of what was not sent: made zero */
 	TS_NO_BITS, /* no load balancer gave bits with the SYN: left as it is */
@@ -134,14 +135,6 @@ static __always_inline __u32 margin(__u32 shift)
 	return turn(shift) / 512;
 }
 
-/* Where the timestamps are in the options; -1: there are none. */
-static __always_inline int find_timestamps(struct tcp_options *options)
-{
-	int at = options ? find_option(options, TCP_OPTION_TIMESTAMPS, 0) : -1;
-
-	return at >= 0 && option_at(options, at)[1] == TCP_OPTION_TIMESTAMPS_BYTES ? at : -1;
-}
-
 /* Reads the timestamps of a segment; 0: it has none. */
 static __always_inline int read_timestamps(struct __sk_buff *skb, struct timed *s)
 {
@@ -167,8 +160,8 @@ static __always_inline int read_timestamps(struct __sk_buff *skb, struct timed *
 	if (at < 0)
 		return 0;
 	s->option_at = options_at + at;
-	__builtin_memcpy(&s->value, option_at(options, at) + 2, sizeof(s->value));
-	__builtin_memcpy(&s->echo, option_at(options, at) + 6, sizeof(s->echo));
+	__builtin_memcpy(&s->value, option_at(options, at) + TIMESTAMP_VALUE_AT, sizeof(s->value));
+	__builtin_memcpy(&s->echo, option_at(options, at) + TIMESTAMP_ECHO_AT, sizeof(s->echo));
 	return 1;
 }
 
@@ -183,7 +176,7 @@ static __always_inline void embed(struct __sk_buff *skb, const struct timed *s, 
 {
 	__be32 after = bpf_htonl(value << s->shift | (bits & BITS));
 
-	if (!write_word(skb, s, s->option_at + 2, s->value, after))
+	if (!write_word(skb, s, s->option_at + TIMESTAMP_VALUE_AT, s->value, after))
 		count_timestamps(TS_EMBEDDED);
 }
 
@@ -288,7 +281,7 @@ static __always_inline int embed_bits(struct __sk_buff *skb,
 static __always_inline void write_echo(struct __sk_buff *skb, const struct timed *s, __u32 echo,
 				       __u32 outcome)
 {
-	if (!write_word(skb, s, s->option_at + 6, s->echo, bpf_htonl(echo)))
+	if (!write_word(skb, s, s->option_at + TIMESTAMP_ECHO_AT, s->echo, bpf_htonl(echo)))
 		count_timestamps(outcome);
 }
 
@@ -324,16 +317,10 @@ static __always_inline int restore_first(struct __sk_buff *skb, const struct tim
 	return 1;
 }
 
-/* True if a connection here, or a handshake, has these addresses and ports. */
-static __always_inline int has_socket(struct __sk_buff *skb, const struct timed *s)
-{
-	__u32 state = state_of_socket(skb, &s->segment);
-
-	return state && state != BPF_TCP_LISTEN;
-}
-
 /* The client has the bits and the clock of a connection whose state is gone; what the
- * kernel sent is not known: to it zero means no echo. */
+ * kernel sent is not known: to it zero means no echo. Of a handshake the lower bits of what
+ * it sent are there, and in these its cookie has what the SYN offered: without them the
+ * connection would have no window scale. */
 static __always_inline void resume(struct __sk_buff *skb, const struct timed *s)
 {
 	__u32 echo = bpf_ntohl(s->echo);
@@ -342,8 +329,11 @@ static __always_inline void resume(struct __sk_buff *skb, const struct timed *s)
 		.echoed = echo >> s->shift,
 		.bits = echo & BITS,
 	};
+	__u32 state = state_of_socket(skb, &s->segment);
 
-	if (!has_socket(skb, s))
+	if (state == BPF_TCP_LISTEN)
+		write_echo(skb, s, echo >> s->shift, TS_COOKIE_ECHO);
+	if (!state || state == BPF_TCP_LISTEN)
 		return;
 	bpf_map_update_elem(&clocks, &s->segment.flow, &clock, BPF_NOEXIST);
 	write_echo(skb, s, 0, TS_RESUMED);

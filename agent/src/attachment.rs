@@ -16,9 +16,12 @@ const MODES: [Mode; 2] = [Mode::Native, Mode::Generic];
 
 /// Tables that are pinned, and the names of their pins, which have the version of the
 /// layout.
-const TABLES: [(&str, &str); 9] = [
+const TABLES: [(&str, &str); 12] = [
     ("flows", "flows-1"),
     ("fragments", "fragments-2"),
+    ("syns", "syns-1"),
+    ("injector", "injector-1"),
+    ("injected_syn", "injected-syn-1"),
     ("keyed_handshakes", "keyed-handshakes-1"),
     ("openings", "openings-1"),
     ("handshakes", "handshakes-1"),

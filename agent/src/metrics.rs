@@ -40,6 +40,8 @@ daemon::define_metrics! {
         "Segments of services with Multipath TCP, by what became of their timestamps."
     MULTIPATH_EVENTS "guideway_agent_multipath_events_total" Counter ["event"]
         "Segments of services with Multipath TCP, by what was done with them."
+    SYN_COOKIES "guideway_agent_syn_cookies_seconds_total" Counter []
+        "Seconds that SYN cookies were switched on for handshakes of Multipath TCP."
     REDIRECTS "guideway_agent_redirects_total" Counter ["event"]
         "What was done about redirect rules (docs/agent.md)."
     STATES_SENT "guideway_agent_states_sent_total" Counter ["controller"]
@@ -86,6 +88,7 @@ fn classifiers(page: &mut Page, counters: &Counters) {
     let timestamps = counters.timestamps.read().unwrap_or_default();
     family(page, &TIMESTAMPS, timestamps::OUTCOMES.into_iter().zip(timestamps));
     family(page, &MULTIPATH_EVENTS, counters.multipath.events().unwrap_or_default());
+    page.metric(&SYN_COOKIES).sample(&[], counters.multipath.cookies_on().as_secs_f64());
 }
 
 /// Counters of one name, by the values of its label.

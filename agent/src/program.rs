@@ -123,6 +123,7 @@ impl Program {
         let object = &mut self.object;
         Ok(multipath::Tables {
             syns: ebpf::table(object, "syns").map_err(no_table)?,
+            injected: ebpf::table(object, "injected_syn").map_err(no_table)?,
             handshakes: ebpf::table(object, "keyed_handshakes").map_err(no_table)?,
             injector: ebpf::table(object, "injector").map_err(no_table)?,
             tokens: multipath::Tokens::new(ebpf::table(object, "tokens").map_err(no_table)?),

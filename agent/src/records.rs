@@ -124,6 +124,15 @@ pub struct Injector {
     pub syns_max: u64,
 }
 
+/// The SYN that the kernel is being given: `struct injected_syn`.
+#[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+pub struct InjectedSyn {
+    pub flow: Flow,
+    pub sequence: u32,
+    pub key: U64,
+}
+
 /// A handshake that was given to the kernel: `struct keyed_handshake`.
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]

@@ -20,12 +20,13 @@ pub const SHIFT: u32 = 13;
 
 /// What became of timestamps, as metrics have it: `enum timestamps_outcome` in
 /// bpf/timestamps.h, in the same order.
-pub const OUTCOMES: [&str; 8] = [
+pub const OUTCOMES: [&str; 9] = [
     "embedded",
     "restored",
     "opened",
     "clock_held",
     "resumed",
+    "cookie_echo",
     "blanked",
     "foreign_echo",
     "no_bits",

@@ -63,10 +63,11 @@ impl Namespace {
     }
 
     /// Gives an address to the loopback interface. When it returns, sockets can have it: those of
-    /// IPv6 the kernel enters in a worker of its own, `nodad` or not.
+    /// IPv6 the kernel enters in a worker of its own, `nodad` or not; on a busy machine it has
+    /// been seen to take more than ten seconds for it.
     pub fn add_own(&self, address: IpAddr) {
         self.run(&format!("ip addr add {address} dev lo"));
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         let is_usable = || {
             let socket = UdpSocket::bind((address, 0))?;
             socket.connect((address, 9))

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use aya::maps::{MapData, PerCpuArray};
 
@@ -31,10 +32,15 @@ pub struct Injected {
     pub plain: AtomicU64,
     /// SYNs that lost MP_CAPABLE because another connection has their token.
     pub stripped_token: AtomicU64,
+    /// SYNs that lost it because their clients have no timestamps, while many handshakes
+    /// are not answered.
+    pub stripped_flood: AtomicU64,
     /// SYNs that the kernel did not take.
     pub failed: AtomicU64,
     /// SYN cookies of the kernel's own, and for other SYNs that came meanwhile.
     pub other_cookies: AtomicU64,
+    /// How long SYN cookies were on, in ns.
+    pub cookies_on: AtomicU64,
     /// Connections' tokens that live here.
     pub tokens: AtomicU64,
 }
@@ -49,13 +55,14 @@ pub struct Counts {
 }
 
 impl Injected {
-    fn events(&self) -> [(&'static str, u64); 6] {
+    fn events(&self) -> [(&'static str, u64); 7] {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [
             ("syn_cookie", read(&self.with_cookie)),
             ("syn_repeated", read(&self.repeated)),
             ("syn_plain", read(&self.plain)),
             ("syn_stripped_token", read(&self.stripped_token)),
+            ("syn_stripped_flood", read(&self.stripped_flood)),
             ("syn_failed", read(&self.failed)),
             ("other_cookie", read(&self.other_cookies)),
         ]
@@ -77,6 +84,11 @@ impl Counts {
     /// Connections that live here, by their tokens.
     pub fn tokens(&self) -> u64 {
         self.injected.tokens.load(Ordering::Relaxed)
+    }
+
+    /// How long SYN cookies were on.
+    pub fn cookies_on(&self) -> Duration {
+        Duration::from_nanos(self.injected.cookies_on.load(Ordering::Relaxed))
     }
 
     /// Why there are no handshakes with the load balancers' keys.

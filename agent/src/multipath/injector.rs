@@ -8,7 +8,8 @@
 //! ```
 //!
 //! With a cookie the kernel keeps nothing of the handshake, and takes the key that the
-//! client's ACK echoes for its own. It does not repeat the SYN/ACK either, so we have it do
+//! client's ACK echoes for its own. Nor do we, where many are not answered: the program
+//! recognises what it needs in the ACK. It does not repeat the SYN/ACK either, so we have it do
 //! so. A write to the TUN returns when TCP has the SYN: no other SYN of these services can
 //! come between on and off, as all of them come this way.
 
@@ -38,7 +39,7 @@ use super::kernel::{self, Kernel, SYN_COOKIES};
 use super::syn::Syn;
 use super::tokens::Tokens;
 use crate::config::Config;
-use crate::records::{self, Flow, HandedSyn, KeyedHandshake};
+use crate::records::{self, Flow, HandedSyn, InjectedSyn, KeyedHandshake};
 use crate::sockets;
 
 /// The device by which the kernel gets SYNs.
@@ -53,8 +54,11 @@ const RATE: u64 = 20_000;
 /// Windows of the rate in a second: each has 2^26 ns (`RATE_WINDOW_BITS`).
 const WINDOW_NANOSECONDS: u64 = 1 << 26;
 
-/// Between two heartbeats; the program takes us for gone after a second without.
+/// Between two heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(200);
+
+/// After as many ns without one the program takes us for gone: `HEARTBEAT_MAX` there.
+const HEARTBEAT_MAX: u64 = 1_000_000_000;
 
 /// How often the kernel's list of connections is read.
 const TOKENS_INTERVAL: Duration = Duration::from_secs(10);
@@ -72,14 +76,24 @@ const PAUSES: [Duration; 5] = [
     Duration::from_secs(8),
 ];
 
-/// Handshakes that may wait to be repeated; of others the client repeats the SYN.
+/// Handshakes that may wait to be repeated for the first time.
 const PENDING_MAX: usize = 16_384;
+
+/// Handshakes that may be repeated: with as many that nobody answers it is a flood. Of others
+/// nothing is remembered, and the client repeats the SYN.
+const SILENT_MAX: usize = 1000;
+
+/// For how long the program goes on to hand over SYNs to a successor, beyond the second that
+/// it waits for a heartbeat: half of what an agent takes to start on a busy machine.
+const SUCCESSION: Duration = Duration::from_secs(2);
 
 /// The program's tables that handshakes are made by.
 pub struct Tables {
     /// SYNs from the program.
     pub syns: RingBuf<MapData>,
-    /// Handshakes that it is to give their keys.
+    /// The SYN whose SYN/ACK it is to give its key.
+    pub injected: Array<MapData, Record<InjectedSyn>>,
+    /// Handshakes whose ACKs are to echo their keys.
     pub handshakes: Table<MapData, Record<Flow>, Record<KeyedHandshake>>,
     /// What it knows of us.
     pub injector: Array<MapData, Record<records::Injector>>,
@@ -97,13 +111,17 @@ impl Injector {
     /// Starts them, for the network namespace of the calling thread; returns when the
     /// tokens of the connections that live here are known.
     pub fn start(config: &Config, tables: Tables, counts: &Counts) -> Result<Injector, String> {
-        let Tables { syns, handshakes, injector, tokens } = tables;
+        let Tables { mut syns, injected: injected_syn, handshakes, injector, tokens } = tables;
         let (stop, injected) = (Arc::<AtomicBool>::default(), &counts.injected);
         let tokens = Arc::new(Mutex::new(tokens));
         follow_tokens(&tokens, injected);
+        let heart = Heart(injector);
+        let inherited = inherited(&mut syns, heart.beats());
         let mut life = Life {
             config: config.clone(),
-            heart: Heart(injector),
+            heart,
+            inherited,
+            injected_syn,
             handshakes,
             tokens: Arc::clone(&tokens),
             pending: Pending::default(),
@@ -137,6 +155,9 @@ impl Drop for Injector {
 struct Life {
     config: Config,
     heart: Heart,
+    /// SYNs that came before this agent, until they are injected.
+    inherited: Vec<Vec<u8>>,
+    injected_syn: Array<MapData, Record<InjectedSyn>>,
     handshakes: Table<MapData, Record<Flow>, Record<KeyedHandshake>>,
     tokens: Arc<Mutex<Tokens>>,
     pending: Pending,
@@ -151,8 +172,14 @@ impl Life {
             match Kernels::open(&self.config) {
                 Ok(mut kernels) => {
                     self.report(None);
+                    for record in std::mem::take(&mut self.inherited) {
+                        self.take_one(&record, &mut kernels);
+                    }
                     let ended = self.inject(&mut syns, &mut kernels);
-                    self.heart.stop();
+                    match (&ended, &self.config.pin) {
+                        (Ok(()), Some(_)) => self.heart.bequeath(),
+                        _ => self.heart.stop(),
+                    }
                     // What was handed over until then.
                     self.take(&mut syns, &mut kernels);
                     self.report(ended.err());
@@ -217,23 +244,47 @@ impl Life {
         if key == 0 || !syn.is_capable {
             return self.done(&self.injected.plain, kernels.receive(&syn));
         }
-        let token = token(Version::V1, key);
-        let is_free = self.tokens.lock().expect("no thread panics with it").claim(
-            token,
-            &syn.flow,
-            syn.sequence,
-        );
-        if !is_free {
+        let is_flood = self.pending.is_flood();
+        if is_flood && !syn.is_timed {
+            // Its ACK says nothing by which its handshake is recognised.
+            syn.strip();
+            return self.done(&self.injected.stripped_flood, kernels.receive(&syn));
+        }
+        if !self.claim(token(Version::V1, key), &syn, is_flood) {
             syn.strip();
             return self.done(&self.injected.stripped_token, kernels.receive(&syn));
         }
-        if let Err(problem) = self.enter(key, &syn) {
+        if let Err(problem) = self.enter(key, &syn, is_flood) {
             syn.strip();
             tracing::warn!("{problem}");
             return self.done(&self.injected.failed, kernels.receive(&syn));
         }
-        self.done(&self.injected.with_cookie, kernels.receive_with_cookie(&syn));
-        self.pending.add(syn);
+        self.receive_with_cookie(key, &syn, kernels);
+        if !is_flood {
+            self.pending.add(syn);
+        }
+    }
+
+    /// True if no other connection has the token. In a flood the kernel's list says of
+    /// connections soon enough.
+    fn claim(&self, token: u32, syn: &Syn, is_flood: bool) -> bool {
+        let mut tokens = self.tokens.lock().expect("no thread panics with it");
+        let is_free = tokens.is_free(token, &syn.flow, syn.sequence);
+        if is_free && !is_flood {
+            tokens.claim(token, &syn.flow, syn.sequence);
+        }
+        is_free
+    }
+
+    fn receive_with_cookie(&mut self, key: u64, syn: &Syn, kernels: &Kernels) {
+        let record = InjectedSyn { flow: syn.flow, sequence: syn.sequence, key: key.into() };
+        let entered = self.injected_syn.set(0, Record(record), 0).map_err(io::Error::other);
+        let begun = Instant::now();
+        self.done(
+            &self.injected.with_cookie,
+            entered.and_then(|()| kernels.receive_with_cookie(syn)),
+        );
+        self.injected.cookies_on.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
     fn done(&self, count: &AtomicU64, result: io::Result<()>) {
@@ -243,10 +294,14 @@ impl Life {
         };
     }
 
-    /// Says to the programs which key the SYN/ACK is to have. A SYN that is repeated
-    /// leaves alone what they have noted.
-    fn enter(&mut self, key: u64, syn: &Syn) -> Result<(), String> {
+    /// Says to the programs which key the ACK is to echo. A SYN that is repeated leaves alone
+    /// what they have noted; in a flood there is nothing of this flow.
+    fn enter(&mut self, key: u64, syn: &Syn, is_flood: bool) -> Result<(), String> {
         if self.known(syn).is_some() {
+            return Ok(());
+        }
+        if is_flood {
+            let _ = self.handshakes.remove(&Record(syn.flow));
             return Ok(());
         }
         let value = KeyedHandshake { key: key.into(), sequence: syn.sequence, progress: 0 };
@@ -264,14 +319,30 @@ impl Life {
     fn repeat(&mut self, kernels: &mut Kernels) {
         let now = Instant::now();
         while let Some((syn, pause)) = self.pending.take_due(now) {
-            if self.known(&syn).is_none_or(|known| known.progress != 0) {
+            let Some(known) = self.known(&syn).filter(|known| known.progress == 0) else {
+                continue;
+            };
+            if self.pending.is_flood() {
                 continue;
             }
             self.injected.repeated.fetch_add(1, Ordering::Relaxed);
-            self.done(&self.injected.with_cookie, kernels.receive_with_cookie(&syn));
+            self.receive_with_cookie(known.key.get(), &syn, kernels);
             self.pending.schedule(syn, pause + 1, now);
         }
     }
+}
+
+/// What the ring has of the time before: the last SYN of each flow, as the kernel would answer
+/// two that differ by two handshakes. Without a heartbeat nothing: their clients have repeated
+/// them since, or have given up.
+fn inherited(syns: &mut RingBuf<MapData>, beats: bool) -> Vec<Vec<u8>> {
+    let mut by_flow = HashMap::new();
+    while let Some(record) = syns.next() {
+        if let Some(syn) = parse(&record).and_then(|(_, packet)| Syn::read(packet)) {
+            by_flow.insert(syn.flow, record.to_vec());
+        }
+    }
+    if beats { by_flow.into_values().collect() } else { Vec::new() }
 }
 
 /// Key and packet of a record.
@@ -280,14 +351,31 @@ fn parse(record: &[u8]) -> Option<(u64, &[u8])> {
     Some((header.key.get(), packet.get(..header.bytes as usize)?))
 }
 
+/// The program's clock, in ns.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// What the program knows of us.
 struct Heart(Array<MapData, Record<records::Injector>>);
 
 impl Heart {
     fn beat(&mut self) -> Result<(), String> {
-        let now = clock_gettime(ClockId::Monotonic);
-        self.set(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+        self.set(now())
             .map_err(|error| format!("cannot write the heartbeat: {}", with_causes(&error)))
+    }
+
+    /// True if the program takes us for alive, or a predecessor.
+    fn beats(&self) -> bool {
+        self.0.get(&0, 0).is_ok_and(|Record(last)| {
+            last.heartbeat != 0 && now().saturating_sub(last.heartbeat) <= HEARTBEAT_MAX
+        })
+    }
+
+    /// Has the program hand over SYNs for a while yet, to who takes our place.
+    fn bequeath(&mut self) {
+        let _ = self.set(now() + SUCCESSION.as_nanos() as u64);
     }
 
     fn stop(&mut self) {
@@ -365,14 +453,14 @@ struct Pending {
     by_flow: HashMap<Flow, Syn>,
     /// By time, the soonest first.
     due: BinaryHeap<Reverse<Due>>,
+    /// Those that were not answered for a second.
+    silent: usize,
 }
 
 impl Pending {
     fn add(&mut self, syn: Syn) {
         let known = self.by_flow.get(&syn.flow);
-        if known.is_some_and(|known| known.sequence == syn.sequence)
-            || self.due.len() >= PENDING_MAX
-        {
+        if known.is_some_and(|known| known.sequence == syn.sequence) {
             return;
         }
         let first = usize::from(syn.is_timed);
@@ -382,8 +470,14 @@ impl Pending {
     /// Not after the last pause.
     fn schedule(&mut self, syn: Syn, pause: usize, now: Instant) {
         let Some(length) = PAUSES.get(pause) else { return };
+        self.silent += usize::from(is_silent(pause));
         self.due.push(Reverse((now + *length, syn.flow, syn.sequence, pause)));
         self.by_flow.insert(syn.flow, syn);
+    }
+
+    /// True if more handshakes are not answered than losses explain.
+    fn is_flood(&self) -> bool {
+        self.silent >= SILENT_MAX || self.due.len() >= PENDING_MAX
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -394,6 +488,7 @@ impl Pending {
     fn take_due(&mut self, now: Instant) -> Option<(Syn, usize)> {
         while self.next_due().is_some_and(|due| due <= now) {
             let Reverse((_, flow, sequence, pause)) = self.due.pop()?;
+            self.silent -= usize::from(is_silent(pause));
             // The client's port may have another handshake by now.
             if self.by_flow.get(&flow).is_some_and(|syn| syn.sequence == sequence) {
                 return self.by_flow.remove(&flow).map(|syn| (syn, pause));
@@ -401,6 +496,11 @@ impl Pending {
         }
         None
     }
+}
+
+/// True of a handshake that was not answered for a second, and waits for the end of this pause.
+fn is_silent(pause: usize) -> bool {
+    pause > 1
 }
 
 fn follow_until(stop: &AtomicBool, tokens: &Mutex<Tokens>, injected: &Injected) {
@@ -430,4 +530,32 @@ fn follow_tokens(tokens: &Mutex<Tokens>, injected: &Injected) {
     let mut tokens = tokens.lock().expect("no thread panics with it");
     tokens.follow(&listed);
     injected.tokens.store(tokens.count() as u64, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each second another thousand that nobody answers.
+    #[test]
+    fn a_thousand_silent_handshakes_are_a_flood_until_they_are_given_up() {
+        let begun = Instant::now();
+        let mut pending = Pending::default();
+        for number in 0..SILENT_MAX as u32 + 1 {
+            pending.schedule(Syn::numbered(number), 1, begun);
+        }
+        assert!(!pending.is_flood(), "they may be answered yet");
+        let mut repeated = 0;
+        for seconds in 1..=16 {
+            let now = begun + Duration::from_secs(seconds);
+            while let Some((syn, pause)) = pending.take_due(now) {
+                if !pending.is_flood() {
+                    repeated += 1;
+                    pending.schedule(syn, pause + 1, now);
+                }
+            }
+            assert_eq!(pending.is_flood(), seconds < 15, "{seconds}");
+        }
+        assert_eq!((repeated, pending.silent), (4 * SILENT_MAX, 0));
+    }
 }

@@ -90,6 +90,16 @@ fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr, usize)> {
 }
 
 #[cfg(test)]
+impl Syn {
+    /// One of many, of which nothing but its flow is looked at.
+    pub fn numbered(number: u32) -> Syn {
+        let mut packet = [&[0x45][..], &[0; 39]].concat();
+        packet[12..16].copy_from_slice(&number.to_be_bytes());
+        Syn::read(&packet).unwrap()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -44,18 +44,19 @@ impl Tokens {
     }
 
     /// True if the connection that this SYN opens may have this token: no other has it.
-    pub fn claim(&mut self, token: u32, flow: &Flow, sequence: u32) -> bool {
-        let at = Instant::now();
+    pub fn is_free(&self, token: u32, flow: &Flow, sequence: u32) -> bool {
+        self.known.get(&token).is_none_or(|known| {
+            known.is_some_and(|opened| opened.flow == *flow && opened.sequence == sequence)
+        })
+    }
+
+    /// Enters one that is free, until the kernel lists its connection or none is made.
+    pub fn claim(&mut self, token: u32, flow: &Flow, sequence: u32) {
+        let opened = Opened { flow: *flow, sequence, at: Instant::now() };
         match self.known.get_mut(&token) {
-            Some(Some(opened)) if opened.flow == *flow && opened.sequence == sequence => {
-                opened.at = at;
-                return true;
-            }
-            Some(_) => return false,
-            None => {}
+            Some(known) => *known = Some(opened),
+            None => self.enter(token, Some(opened)),
         }
-        self.enter(token, Some(Opened { flow: *flow, sequence, at }));
-        true
     }
 
     /// Follows the kernel's list of its connections' tokens.

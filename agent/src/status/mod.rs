@@ -73,6 +73,9 @@ pub struct Multipath {
     pub problem: Option<String>,
     /// Connections that live here, by their tokens.
     pub tokens: u64,
+    /// How long SYN cookies were on for their handshakes; `status` of an older agent says 0.
+    #[serde(default)]
+    pub cookies_on_milliseconds: u64,
     /// What was done with segments.
     pub events: BTreeMap<String, u64>,
 }
@@ -209,6 +212,7 @@ impl Source<'_> {
         Ok(Some(Multipath {
             problem: counts.problem(),
             tokens: counts.tokens(),
+            cookies_on_milliseconds: counts.cookies_on().as_millis() as u64,
             events: events.collect(),
         }))
     }

@@ -48,6 +48,7 @@ fn the_programs_have_the_same_records() {
         "rule_event": RuleEvent { flow, owner, is_connection }
         "handed_syn": HandedSyn { key, bytes, zero }
         "injector": Injector { heartbeat, syns_max }
+        "injected_syn": InjectedSyn { flow, sequence, key }
         "keyed_handshake": KeyedHandshake { key, sequence, progress }
         "clock": Clock { sent, echoed, offset, since, offset_before, bits, has_offset, has_offset_before }
         "opening": Opening { owner, key, bucket, bits, version, zero }

@@ -158,25 +158,35 @@ fn a_firewall_that_accepts_by_interface_is_told() {
 
 /// With MP_CAPABLE, from an address that no host has, which would reset what is answered.
 pub fn capable_syn(port: u16) -> Vec<u8> {
-    const SOURCE: [u8; 4] = [192, 0, 2, 1];
+    syn_from([192, 0, 2, 1], port, &[30, 4, 1, 1])
+}
+
+/// The same with timestamps, from one of many clients.
+pub fn timed_syn(number: u16) -> Vec<u8> {
+    let [high, low] = number.to_be_bytes();
+    let timestamps = [1, 1, 8, 10, 0, 0, high, low, 0, 0, 0, 0];
+    syn_from([198, 18, high, low], number, &[&[30, 4, 1, 1][..], &timestamps].concat())
+}
+
+fn syn_from(source: [u8; 4], port: u16, options: &[u8]) -> Vec<u8> {
     let IpAddr::V4(vip) = vip(false) else { unreachable!() };
     let mut segment = vec![0; tcp::HEADER_BYTES];
     segment[..2].copy_from_slice(&port.to_be_bytes());
     segment[2..4].copy_from_slice(&super::net::PORT.to_be_bytes());
     segment[4..8].copy_from_slice(&1234_u32.to_be_bytes());
-    segment[12..16].copy_from_slice(&[0x60, balancing::SYN, 0xff, 0xff]);
-    segment.extend([30, 4, 1, 1]);
+    segment.extend(options);
     let length = segment.len();
-    let sum = checksum::pseudo_header(&SOURCE, &vip.octets(), 6, length) + checksum::sum(&segment);
+    segment[12..16].copy_from_slice(&[(length as u8 / 4) << 4, balancing::SYN, 0xff, 0xff]);
+    let sum = checksum::pseudo_header(&source, &vip.octets(), 6, length) + checksum::sum(&segment);
     segment[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
     let header = wire::ipv4::Emit {
-        packet_bytes: 44,
+        packet_bytes: 20 + length as u16,
         traffic_class: 0,
         id: 0,
         flags: 0x4000,
         ttl: 60,
         protocol: wire::Protocol::TCP,
-        source: u32::from_be_bytes(SOURCE),
+        source: u32::from_be_bytes(source),
         destination: vip.to_bits(),
     };
     [&header.to_bytes()[..], &segment].concat()

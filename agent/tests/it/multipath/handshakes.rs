@@ -1,17 +1,24 @@
 //! Handshakes: which key a connection has, and what becomes of those that do not go well.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use aya::maps::{HashMap, Map, MapData};
 use datapath::multipath::token;
 use testnet::root_or_skip;
 use wire::tcp_options::Version;
+use wire::tunnel::geneve;
 
-use super::balancing::{ACK, SYN, first, forge_echo, is_capable_syn};
+use super::agents::timed_syn;
+use super::balancing::{self, ACK, BACKEND, SYN, first, forge_echo, is_capable_syn};
 use super::net::{
-    BOTH_FAMILIES, MIB, MPTCP, Net, TCP, each, echo_by, kernel, listener_at, transfer, vip,
+    BOTH_FAMILIES, MIB, MPTCP, Net, TCP, TIMEOUT, each, echo_by, kernel, listener_at, transfer,
+    vip, window_scales,
 };
+use crate::support::bpf_file_system::BpfFileSystem;
 
 #[test]
 fn three_hundred_connections_in_sequence_all_have_their_keys() {
@@ -221,6 +228,120 @@ fn of_two_connections_with_one_key_the_second_is_plain() {
     assert_eq!(net.tokens(), [token(Version::V1, 0x0123_4567_89ab_cdef)]);
     assert_eq!((net.event("syn_stripped_token"), net.event("syn_ack_keyed")), (1, 1));
     net.assert_no_complaints();
+}
+
+/// A flood displaces all that was noted of handshakes before the clients' ACKs come: what these
+/// echo is enough, and the connections have what their SYNs offered.
+#[test]
+fn of_displaced_handshakes_nothing_is_lost() {
+    if !root_or_skip("of_displaced_handshakes_nothing_is_lost") {
+        return;
+    }
+    const CONNECTIONS: usize = 30;
+    let net = Net::new();
+    let pins = BpfFileSystem::mount(net.folder.path().join("bpf"));
+    let _agent = net.agent_with(&format!(", pin: {}/agent", pins.0.display()), "");
+    for is_v6 in BOTH_FAMILIES {
+        net.serve(is_v6, false);
+    }
+    let undisturbed = net.connect(false, MPTCP);
+    transfer(&undisturbed, 1000);
+    let scales = window_scales(&net.backend);
+    let is_held = Arc::new(AtomicBool::new(true));
+    let holds = Arc::clone(&is_held);
+    net.loses(move |tcp| tcp[13] & (SYN | ACK) == ACK && holds.load(Ordering::Relaxed));
+    let streams: Vec<TcpStream> =
+        (0..CONNECTIONS).map(|number| net.connect(number % 2 == 0, MPTCP)).collect();
+    displace::<16>(&pins, "keyed-handshakes-1");
+    displace::<12>(&pins, "handshakes-1");
+    is_held.store(false, Ordering::Relaxed);
+    each(&streams, |stream| {
+        // Alone: of what comes before it nobody knows that it is too early.
+        transfer(stream, 100);
+        transfer(stream, 100_000);
+    });
+    assert_eq!(net.at_backend("MPCapableACKRX"), CONNECTIONS as u64 + 1);
+    assert_eq!(window_scales(&net.backend), vec![scales[0].clone(); CONNECTIONS + 1]);
+    assert_eq!(net.status(&net.backend)["timestamps"]["cookie_echo"], CONNECTIONS);
+    assert_eq!(net.event("ack_other_key"), 0);
+    net.assert_no_complaints();
+}
+
+/// While a thousand handshakes are not answered nothing is noted of others. Without timestamps
+/// nothing says in an ACK that its handshake was one.
+#[test]
+fn in_a_flood_clients_without_timestamps_are_served_plain() {
+    if !root_or_skip("in_a_flood_clients_without_timestamps_are_served_plain") {
+        return;
+    }
+    let net = Net::new();
+    let _agent = net.agent();
+    net.serve(false, false);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| flood(&net, &is_over));
+        net.client.run("sysctl -qw net.ipv4.tcp_timestamps=0");
+        net.wait_within(6 * TIMEOUT, "a client without timestamps is served plain", || {
+            transfer(&net.connect(false, MPTCP), 1000);
+            net.event("syn_stripped_flood") > 0
+        });
+        let before = net.at_backend("MPCapableACKRX");
+        net.client.run("sysctl -qw net.ipv4.tcp_timestamps=1");
+        transfer(&net.connect(false, MPTCP), 1000);
+        assert_eq!(net.at_backend("MPCapableACKRX"), before + 1, "others have their keys");
+        is_over.store(true, Ordering::Relaxed);
+    });
+    net.assert_no_complaints();
+}
+
+/// Without what was noted of a handshake a client that echoes another key has no connection.
+#[test]
+fn of_a_displaced_handshake_another_key_is_refused() {
+    if !root_or_skip("of_a_displaced_handshake_another_key_is_refused") {
+        return;
+    }
+    let net = Net::new();
+    let pins = BpfFileSystem::mount(net.folder.path().join("bpf"));
+    let _agent = net.agent_with(&format!(", pin: {}/agent", pins.0.display()), "");
+    net.serve(false, false);
+    let is_held = Arc::new(AtomicBool::new(true));
+    let holds = Arc::clone(&is_held);
+    net.loses(move |tcp| tcp[13] & (SYN | ACK) == ACK && holds.load(Ordering::Relaxed));
+    net.balances(|balancing| balancing.forges = forge_echo);
+    let mut stream = net.connect(false, MPTCP);
+    displace::<16>(&pins, "keyed-handshakes-1");
+    is_held.store(false, Ordering::Relaxed);
+    stream.write_all(b"request").unwrap();
+    net.wait_until("ACKs are dropped", || net.event("ack_other_key") >= 2);
+    assert_eq!(net.at_backend("MPCapableACKRX"), 0);
+    assert!(net.tokens().is_empty());
+}
+
+/// Removes all entries of one of the agent's pinned tables, whose keys are flows.
+fn displace<const VALUE_BYTES: usize>(pins: &BpfFileSystem, pin: &str)
+where
+    [u8; VALUE_BYTES]: aya::Pod,
+{
+    let table = Map::LruHashMap(MapData::from_pin(pins.0.join("agent").join(pin)).unwrap());
+    let mut table: HashMap<MapData, [u8; 36], [u8; VALUE_BYTES]> = table.try_into().unwrap();
+    let keys: Vec<[u8; 36]> = table.keys().map(Result::unwrap).collect();
+    assert!(!keys.is_empty());
+    keys.iter().for_each(|key| table.remove(key).unwrap());
+}
+
+/// Some 2,000 SYNs a second of clients with timestamps that answer nothing.
+fn flood(net: &Net, is_over: &AtomicBool) {
+    let tunnel = net.lb.inside(balancing::tunnel);
+    for number in (0..).step_by(32) {
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        for number in number..number + 32 {
+            let packet = net.balancing.lock().unwrap().encapsulated(&timed_syn(number as u16));
+            tunnel.send_to(&packet, (BACKEND, geneve::PORT)).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(16));
+    }
 }
 
 #[test]

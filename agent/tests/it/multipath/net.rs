@@ -325,6 +325,16 @@ pub fn kernel(namespace: &Namespace, group: &str, name: &str) -> u64 {
     values.split(' ').nth(at).unwrap().parse().unwrap()
 }
 
+/// The window scales of a backend's connections, both ways, as `ss` shows them.
+pub fn window_scales(namespace: &Namespace) -> Vec<String> {
+    let text = namespace.run("ss -tinOH state established");
+    let scale = |line: &str| {
+        let (_, scale) = line.split_once(" wscale:")?;
+        Some(scale.split(' ').next()?.to_string())
+    };
+    text.lines().map(|line| scale(line).unwrap_or_else(|| "none".to_string())).collect()
+}
+
 /// One at a backend, as `ss` shows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Subflow {

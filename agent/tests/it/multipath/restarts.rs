@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use aya::maps::{Array, Map, MapData};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
 use testnet::root_or_skip;
 use wire::tunnel::geneve;
 
 use super::agents::capable_syn;
 use super::balancing::{self, ACK, BACKEND, OTHER_BACKEND, SYN};
-use super::net::{MIB, MPTCP, Net, TIMEOUT, agents, kernel, transfer};
+use super::net::{BOTH_FAMILIES, MIB, MPTCP, Net, TIMEOUT, agents, kernel, transfer};
 use crate::support::Agent;
 use crate::support::bpf_file_system::BpfFileSystem;
 
@@ -144,6 +146,56 @@ fn handshakes_that_have_begun_go_on_after_a_restart() {
     assert_eq!(net.event("syn_handed"), 0, "counters begin anew");
     assert_eq!((net.at_backend("MPCapableACKRX"), net.event("ack_other_key")), (2, 0));
     net.assert_no_complaints();
+}
+
+/// A restart ends one agent before the next one begins: SYNs wait for that.
+#[test]
+fn no_connection_is_plain_because_of_a_restart() {
+    if !root_or_skip("no_connection_is_plain_because_of_a_restart") {
+        return;
+    }
+    let net = Net::new();
+    let pins = BpfFileSystem::mount(net.folder.path().join("bpf"));
+    let pin = format!(", pin: {}/agent", pins.0.display());
+    let mut agent = net.agent_with(&pin, "");
+    BOTH_FAMILIES.iter().for_each(|is_v6| net.serve(*is_v6, false));
+    let told = now();
+    send(agent.child.id(), Signal::TERM);
+    assert!(agent.child.wait().unwrap().success());
+    let net = &net;
+    let mut injector = injector(&pins);
+    let [until, syns] = injector.get(&0, 0).unwrap();
+    assert!(until > told + 1_900_000_000, "SYNs are handed over after its end");
+    // A busy machine may have no other agent by then.
+    injector.set(0, [now() + TIMEOUT.as_nanos() as u64, syns], 0).unwrap();
+    std::thread::scope(|scope| {
+        let connecting = BOTH_FAMILIES.map(|is_v6| scope.spawn(move || net.connect(is_v6, MPTCP)));
+        std::thread::sleep(Duration::from_millis(300));
+        agent = net.agent_with(&pin, "");
+        connecting.into_iter().for_each(|thread| transfer(&thread.join().unwrap(), MIB));
+    });
+    assert_eq!(net.at_backend("MPCapableACKRX"), 2);
+    assert_eq!(net.event("syn_stripped_silence"), 0);
+    net.assert_no_complaints();
+
+    // Stopped for good: new connections are plain ones, after a while.
+    send(agent.child.id(), Signal::TERM);
+    assert!(agent.child.wait().unwrap().success());
+    std::thread::sleep(Duration::from_millis(3100));
+    BOTH_FAMILIES.iter().for_each(|is_v6| transfer(&net.connect(*is_v6, MPTCP), MIB));
+    assert_eq!(net.at_backend("MPCapableACKRX"), 2);
+}
+
+/// When the program heard of the agent, and how many SYNs it may hand over.
+fn injector(pins: &BpfFileSystem) -> Array<MapData, [u64; 2]> {
+    let table = MapData::from_pin(pins.0.join("agent/injector-1")).unwrap();
+    Map::Array(table).try_into().unwrap()
+}
+
+/// The program's clock, in ns.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec * 1_000_000_000 + now.tv_nsec) as u64
 }
 
 /// A join that names another agent is the kernel's here if its token is known here.
