@@ -13,7 +13,8 @@ use wire::{EtherType, MacAddress, Protocol, ethernet, ipv4, ipv6};
 
 use super::flows::Datagram;
 use super::sockets::{
-    Closed, Connection, Cookie, Established, Handshake, STATES, Sockets, State, Unknown, namespace,
+    Closed, Connection, Cookie, Established, FastOpen, Handshake, STATES, Sockets, State, Unknown,
+    Wide, namespace,
 };
 use super::*;
 use crate::records::{Flow, Opening};
@@ -273,6 +274,7 @@ fn place(segment: Segment, connection: &Connection) -> Result<(), &'static str> 
             (is_ack && (0..4).contains(&index), "no_socket")
         }
         Unknown => (false, "no_socket"),
+        Wide | FastOpen => unreachable!("not among those of the model"),
     };
     if is_here { Ok(()) } else { Err(reason) }
 }
@@ -390,7 +392,7 @@ fn packets_go_where_the_model_has_them() {
 
 fn connection(sockets: &Sockets, family: Family, state: State) -> Connection {
     let found = |c: &&Connection| c.family == family && c.state == state;
-    *sockets.connections.iter().find(found).unwrap()
+    *sockets.connections.iter().chain(&sockets.unmodelled).find(found).unwrap()
 }
 
 /// The cases that the rules are there for, each by its own name.
@@ -432,6 +434,16 @@ fn only_what_is_right_to_be_here_stays() {
                 "other_connection"
             );
             assert_eq!(outcome(Established, |s| s.flags = RST), "geneve");
+            // As far ahead as a server with a large buffer may have announced.
+            for (sequence, expected) in [(32 << 20, "geneve"), (1 << 30, "other_connection")] {
+                let mut packet = Packet::of(&connection(sockets, family, Wide), &[REACHED[0]]);
+                moved(&mut packet.segment, sequence, 1 << 30);
+                assert_eq!(program.run(&packet.frame()).2, expected, "{sequence}");
+            }
+            // Its handshake has not ended, so nothing says yet which segments are its own.
+            for change in [|_: &mut Segment| (), |s: &mut Segment| s.flags = RST] {
+                assert_eq!(outcome(FastOpen, change), "geneve");
+            }
             assert_eq!(outcome(Unknown, |_| ()), "no_socket", "one of another backend");
             assert_eq!(outcome(Unknown, |s| s.flags = SYN), "geneve", "a new one");
             assert_eq!(outcome(Unknown, |s| s.flags = RST), "no_socket");
@@ -491,7 +503,7 @@ fn icmp_errors_go_where_the_connection_is() {
             // Its last segment, and one that it never sent.
             let last = connection.acknowledged.wrapping_sub(1);
             let (of_last, of_none) = match connection.state {
-                Established => ("geneve", "geneve"),
+                Established | Wide | FastOpen => ("geneve", "geneve"),
                 Handshake => ("geneve", "other_handshake"),
                 Closed => ("geneve", "other_time_wait"),
                 Cookie | Unknown => ("no_socket", "no_socket"),

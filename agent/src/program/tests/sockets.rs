@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use rustix::fd::OwnedFd;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sendto, socket_with};
 use testnet::{Namespace, raw_socket, receive};
 use wire::checksum;
@@ -15,6 +15,9 @@ use super::{Family, V4, V6};
 const PORT: u16 = 80;
 const TCP: u32 = 6;
 const SYN_AND_ACK: u8 = 0x12;
+
+/// Of a server's buffer for what it receives.
+const WIDE_BYTES: usize = 64 << 20;
 
 /// What the backend knows of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +31,14 @@ pub enum State {
     Cookie,
     /// Nothing.
     Unknown,
+    /// With a window of tens of megabytes.
+    Wide,
+    /// A SYN with data was answered (RFC 7413).
+    FastOpen,
 }
-pub use State::{Closed, Cookie, Established, Handshake, Unknown};
+pub use State::{Closed, Cookie, Established, FastOpen, Handshake, Unknown, Wide};
 
+/// Those that the model knows.
 pub const STATES: [State; 5] = [Established, Handshake, Closed, Cookie, Unknown];
 
 /// A connection to the VIP, and the numbers that its next segment has.
@@ -43,10 +51,11 @@ pub struct Connection {
     pub acknowledged: u32,
 }
 
-/// A connection of each state and family.
+/// A connection of each state and family; of those that the model does not know, apart.
 pub struct Sockets {
     pub connections: Vec<Connection>,
-    _open: Vec<(TcpListener, TcpStream, TcpStream)>,
+    pub unmodelled: Vec<Connection>,
+    _open: Vec<(TcpListener, Vec<TcpStream>)>,
 }
 
 impl Connection {
@@ -82,7 +91,10 @@ fn vip(family: Family) -> IpAddr {
 impl Sockets {
     /// Makes them, in the namespace of the calling thread.
     pub fn new(namespace: &Namespace) -> Sockets {
-        let mut sockets = Sockets { connections: Vec::new(), _open: Vec::new() };
+        let mut sockets =
+            Sockets { connections: Vec::new(), unmodelled: Vec::new(), _open: Vec::new() };
+        // Without a cookie, and for all listeners.
+        namespace.run("sysctl -qw net.ipv4.tcp_fastopen=1539");
         for family in [V4, V6] {
             let heard = raw(family);
             // As many programs have it.
@@ -95,11 +107,18 @@ impl Sockets {
             close(closed_far, closed_near);
             // Of a forged or late SYN, and by a cookie: by hand.
             namespace.run("sysctl -qw net.ipv4.tcp_syncookies=1");
-            send_syn(family, 5001);
+            send_syn(family, 5001, b"");
             sockets.enter(family, Handshake, 5001, &heard);
             namespace.run("sysctl -qw net.ipv4.tcp_syncookies=2");
-            send_syn(family, 5002);
+            send_syn(family, 5002, b"");
             sockets.enter(family, Cookie, 5002, &heard);
+            namespace.run("sysctl -qw net.ipv4.tcp_syncookies=1");
+            set_socket_recv_buffer_size_force(&listener, WIDE_BYTES).unwrap();
+            let wide = connect(family, &listener);
+            sockets.enter(family, Wide, wide.0.local_addr().unwrap().port(), &heard);
+            // Nobody accepts this one.
+            send_syn(family, 5004, b"request");
+            sockets.enter(family, FastOpen, 5004, &heard);
             let (sequence, acknowledged) = (1_000_000, 2_000_000);
             let state = Unknown;
             sockets.connections.push(Connection {
@@ -109,7 +128,7 @@ impl Sockets {
                 sequence,
                 acknowledged,
             });
-            sockets._open.push((listener, near, far));
+            sockets._open.push((listener, vec![near, far, wide.0, wide.1]));
         }
         sockets
     }
@@ -121,7 +140,11 @@ impl Sockets {
         let fin = u32::from(state == Closed);
         let sequence = ours.wrapping_add(fin);
         let acknowledged = theirs.wrapping_add(1 + fin);
-        self.connections.push(Connection { family, state, client_port, sequence, acknowledged });
+        let connections = match STATES.contains(&state) {
+            true => &mut self.connections,
+            false => &mut self.unmodelled,
+        };
+        connections.push(Connection { family, state, client_port, sequence, acknowledged });
     }
 }
 
@@ -181,13 +204,14 @@ fn syn_ack(heard: &OwnedFd, family: Family, client_port: u16) -> (u32, u32) {
     }
 }
 
-fn send_syn(family: Family, port: u16) {
+fn send_syn(family: Family, port: u16, data: &[u8]) {
     let (source, to) = (client(family), vip(family));
     let mut segment = vec![0; 20];
     segment[..2].copy_from_slice(&port.to_be_bytes());
     segment[2..4].copy_from_slice(&PORT.to_be_bytes());
     segment[4..8].copy_from_slice(&7_000_000_u32.to_be_bytes());
     segment[12..16].copy_from_slice(&[0x50, 0x02, 0xff, 0xff]);
+    segment.extend(data);
     let octets = |address: IpAddr| match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
