@@ -29,26 +29,27 @@ pub fn check(config: &Config, machine: &Machine, findings: &mut Findings) {
         );
         findings.warn("mptcp", text);
     }
-    answers(config, machine, findings);
-    if problems.is_empty() {
+    let are_answered = answers(config, machine, findings);
+    if problems.is_empty() && are_answered {
         findings.ok("mptcp", "the kernel has what handshakes of Multipath TCP need");
     }
 }
 
-/// Whether the SYNs that the kernel gets by a device of the agent's are answered: seen by
-/// what comes of them, as firewalls are not interpreted.
-fn answers(config: &Config, machine: &Machine, findings: &mut Findings) {
-    let Ok((_, status)) = &machine.status else { return };
-    let Some(multipath) = &status.multipath else { return };
+/// Whether the SYNs that the kernel gets by a device of the agent's are answered, or nothing
+/// is known of them: seen by what comes of them, as firewalls are not interpreted.
+fn answers(config: &Config, machine: &Machine, findings: &mut Findings) -> bool {
+    let Ok((_, status)) = &machine.status else { return true };
+    let Some(multipath) = &status.multipath else { return true };
     let count = |event: &str| multipath.events.get(event).copied().unwrap_or_default();
     let (given, answered) =
         (count("syn_cookie"), count("syn_ack_keyed") + count("syn_ack_stripped"));
     if given < SYNS_MIN || answered >= given / 2 {
-        return;
+        return true;
     }
     let interface = &config.interface;
     let text = format!(
         "{given} SYNs came to the kernel by gw-mptcp, and {answered} were answered: a firewall that accepts by interface has to accept that one, too (nft: iifname {{ {interface}, gw-mptcp }}); else no server listens"
     );
     findings.fail("mptcp", text);
+    false
 }
