@@ -8,6 +8,7 @@ use wire::tunnel::multipath_option::MultipathOption;
 use wire::tunnel::route_option::Emitted;
 
 use crate::decide::{Decision, Why};
+use crate::multipath::Selection;
 
 /// What a packet says to agents beside itself. Small, as each packet of a batch has room
 /// for one; bytes are made of it when the packet is sent.
@@ -67,6 +68,19 @@ impl AgentOptions {
         match by_flow {
             Some(bucket) => AgentOptions { opens: true, bucket: bucket as u16, key, ..options },
             None => options,
+        }
+    }
+
+    /// Either: by what the connection of a SYN was selected, if it opens one of several paths.
+    pub(crate) fn of_packet(
+        decision: &Decision,
+        opening: Option<Selection>,
+        group: &Group,
+        selector: u64,
+    ) -> AgentOptions {
+        match opening {
+            None => AgentOptions::of(decision),
+            Some(by) => AgentOptions::of_opening(decision, by.key(), group, || selector),
         }
     }
 

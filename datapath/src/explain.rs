@@ -130,10 +130,8 @@ pub fn explain(
     let (mut frame, meta) = small_packet(key, &mut chunk);
     told.second_chance = decision.why == Why::SecondChance;
     let (group, mut room) = (rules.group, [0; OPTIONS_BYTES_MAX]);
-    let options = match selection.filter(|_| signal == Signal::Syn) {
-        None => AgentOptions::of(&decision),
-        Some(by) => AgentOptions::of_opening(&decision, by.key(), group, || told.selector),
-    };
+    let opening = selection.filter(|_| signal == Signal::Syn);
+    let options = AgentOptions::of_packet(&decision, opening, group, told.selector);
     let options = options.bytes(&view.plan, group, backend, &mut room);
     told.option = options
         .into_iter()

@@ -314,10 +314,10 @@ impl<'m> SlowPath<'m> {
         let options = match decision.why {
             // Later fragments have no ports, so agents send none on.
             Why::SecondChance => AgentOptions::NONE,
-            _ => match selection.filter(|_| headers.tcp_flags.opens()) {
-                None => AgentOptions::of(&decision),
-                Some(by) => AgentOptions::of_opening(&decision, by.key(), rules.group, || selector),
-            },
+            _ => {
+                let opening = selection.filter(|_| headers.tcp_flags.opens());
+                AgentOptions::of_packet(&decision, opening, rules.group, selector)
+            }
         };
         let first = Chosen { matched, backend, options };
         let verdict = self.deliver(view, frame, &arrived.packet(hash), &first, outbox, recorder);
