@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
@@ -69,10 +68,7 @@ func (log *routeLog) see(routes topology.Routes, addresses map[string][]netip.Ad
 // stop watching; returns which machines lost their routes how often without being killed.
 func (log *routeLog) stop(killed string) (map[string]int, error) {
 	log.cancel()
-	select {
-	case <-log.ended:
-	case <-time.After(time.Second):
-	}
+	<-log.ended
 	log.mutex.Lock()
 	defer log.mutex.Unlock()
 	lost := map[string]int{}

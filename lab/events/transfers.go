@@ -99,7 +99,10 @@ func (t *transfer) round() (same bool, err error) {
 		wrote <- err
 	}()
 	back := sha256.New()
-	if n, err := io.CopyN(back, t.reader, roundBytes); err != nil {
+	n, err := io.CopyN(back, t.reader, roundBytes)
+	if err != nil {
+		_ = t.connection.Close() // ends the writer as well
+		<-wrote
 		return false, fmt.Errorf("%d of %d bytes came back: %w", n, roundBytes, err)
 	}
 	return [sha256.Size]byte(back.Sum(nil)) == sha256.Sum256(sent), <-wrote

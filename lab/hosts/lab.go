@@ -30,6 +30,8 @@ type Lab struct {
 	settings topology.Settings
 	// stranger is a backend that the other backends' agents are not told of; empty: none.
 	stranger string
+	// reaping waits for the programs that this process started.
+	reaping sync.WaitGroup
 	// smallDisks names the load balancer that has some; empty: none.
 	smallDisks string
 }
@@ -254,6 +256,7 @@ func (lab *Lab) remove(what logs) error {
 		errs = append(errs, p.kill(syscall.SIGKILL))
 	}
 	errs = append(errs, removeNamespaces(lab.state.Options.Name))
+	lab.reaping.Wait()
 	errs = append(errs, unmountPins(lab.state.Options.RunDir))
 	errs = append(errs, removeFiles(lab.state.Options, what))
 	if err := errors.Join(errs...); err != nil {

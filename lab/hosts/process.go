@@ -124,7 +124,7 @@ func (lab *Lab) start(n topology.Node, what, program string, args ...string) err
 		return fmt.Errorf("start %s: %w", name, err)
 	}
 	started, err := identify(name, cmd.Process.Pid)
-	go func() { _ = cmd.Wait() }() // takes away the zombie; how it went is in its log
+	lab.reaping.Go(func() { _ = cmd.Wait() }) // takes away the zombie; how it went is in its log
 	if err != nil {
 		return fmt.Errorf("start %s: %w: %s (%s)", name, err, lastLine(log.Name()), log.Name())
 	}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -29,16 +30,24 @@ type Server struct {
 	UDP []string
 }
 
-// Run listens until the context ends, or one listener fails.
+// Run listens until the context ends, or one listener fails. When it returns, its
+// connections are closed.
 func (s Server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	if err := s.listen(ctx, group); err != nil {
+		group.Go(func() error { return err }) // ends what listens already
+	}
+	return group.Wait()
+}
+
+func (s Server) listen(ctx context.Context, group *errgroup.Group) error {
 	for _, address := range s.TCP {
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			return fmt.Errorf("echo: %w", err)
 		}
 		context.AfterFunc(ctx, func() { _ = listener.Close() })
-		group.Go(func() error { return unlessDone(ctx, s.serveTCP(listener)) })
+		group.Go(func() error { return unlessDone(ctx, s.serveTCP(ctx, listener)) })
 	}
 	for _, address := range s.UDP {
 		connection, err := net.ListenPacket("udp", address)
@@ -51,7 +60,7 @@ func (s Server) Run(ctx context.Context) error {
 		context.AfterFunc(ctx, func() { _ = connection.Close() })
 		group.Go(func() error { return unlessDone(ctx, s.serveUDP(connection)) })
 	}
-	return group.Wait()
+	return nil
 }
 
 func unlessDone(ctx context.Context, err error) error {
@@ -61,18 +70,23 @@ func unlessDone(ctx context.Context, err error) error {
 	return err
 }
 
-func (s Server) serveTCP(listener net.Listener) error {
+func (s Server) serveTCP(ctx context.Context, listener net.Listener) error {
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	for {
 		connection, err := listener.Accept()
 		if err != nil {
 			return fmt.Errorf("echo: accept on %s: %w", listener.Addr(), err)
 		}
-		go s.serveConnection(connection)
+		connections.Go(func() { s.serveConnection(ctx, connection) })
 	}
 }
 
-func (s Server) serveConnection(connection net.Conn) {
+func (s Server) serveConnection(ctx context.Context, connection net.Conn) {
 	defer connection.Close()
+	defer context.AfterFunc(ctx, func() { _ = connection.Close() })()
 	if _, err := fmt.Fprintln(connection, s.Name); err != nil {
 		return // the client (or a health probe) is gone
 	}

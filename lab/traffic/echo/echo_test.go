@@ -7,7 +7,11 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTCPSaysItsNameThenReturnsEveryByteInOrder(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -15,7 +19,7 @@ func TestTCPSaysItsNameThenReturnsEveryByteInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	go func() { _ = Server{Name: "be-7"}.serveTCP(listener) }()
+	go func() { _ = Server{Name: "be-7"}.serveTCP(t.Context(), listener) }()
 
 	connection, err := net.Dial("tcp", listener.Addr().String())
 	if err != nil {
