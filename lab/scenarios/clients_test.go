@@ -209,32 +209,33 @@ func overGRPC(dial func() (net.Conn, error), call func(*grpc.ClientConn) error) 
 	return errors.Join(call(conn), conn.Close())
 }
 
-// keepEyeOnHealth until stopped: it is asked as the controller asks, and what
-// the watchdog goes by must be well.
+// keepEyeOnHealth until stopped: it is asked as the controller asks, and nothing
+// that routes are withdrawn by may be seen. Slowness is none of that: on a busy
+// machine a thread waits for a processor.
 func keepEyeOnHealth(t *testing.T, running *hosts.Lab) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	ended, answers := make(chan struct{}), 0
+	ended, answers, slow := make(chan struct{}), 0, 0
 	var slowest time.Duration
 	go func() {
 		defer close(ended)
 		health.Watch(ctx, filepath.Join(running.Options().RunDir, "lb-1", "run"), func(a health.Answer) {
 			answers++
 			slowest = max(slowest, time.Since(a.Asked))
-			if a.Err != nil {
+			switch {
+			case a.Waits || len(a.Waiting) > 0:
+				slow++
+			case a.Err != nil:
 				t.Errorf("health: %v", a.Err)
-			}
-			for _, thread := range a.Health.GetThreads() {
-				if thread.HeartbeatAgeMs > 1000 {
-					t.Errorf("thread %s did not go round for %d ms", thread.Name, thread.HeartbeatAgeMs)
-				}
+			case len(a.Hanging) > 0:
+				t.Errorf("health: threads hang: %v", a.Hanging)
 			}
 		})
 	}()
 	return func() {
 		cancel()
 		<-ended
-		t.Logf("%d answers about health, the slowest after %v", answers, slowest)
+		t.Logf("%d answers about health, the slowest after %v; in %d of them something waited for a processor", answers, slowest, slow)
 		if answers < int(loadTime/health.Interval)/2 {
 			t.Errorf("only %d answers about health", answers)
 		}
