@@ -149,6 +149,7 @@ func (r *registration) readRates(ctx context.Context, process uint32) {
 		packets += service.GetPackets()
 		bytes += service.GetBytes()
 	}
+	r.packetRate, r.octets = 0, 0 // of a new process nothing is known yet
 	if process == r.readFrom && packets >= r.packets && bytes >= r.bytes {
 		seconds := now.Sub(r.readAt).Seconds()
 		r.packetRate, r.octets = uint64(float64(packets-r.packets)/seconds), uint64(float64(bytes-r.bytes)/seconds)
