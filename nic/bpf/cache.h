@@ -123,7 +123,7 @@ struct cached {
 	__u32 target;
 };
 
-/* Finds the entry of a flow; see the races in datapath/src/kernel_cache/entries.rs. */
+/* Finds a flow's entry in a bucket; see the races in datapath/src/kernel_cache/entries.rs. */
 static __always_inline int find_entry(struct cached *cached, __u32 queue, __u64 hash)
 {
 	__u32 index = queue * (cache_bucket_mask + 1) + ((__u32)hash & cache_bucket_mask);
@@ -148,6 +148,13 @@ static __always_inline int find_entry(struct cached *cached, __u32 queue, __u64 
 		return (READ_ONCE(entry->tag_and_time) & TAG_MASK) == tag;
 	}
 	return 0;
+}
+
+/* In one of the two buckets that a flow may be in, each with other bits of its hash as the
+ * tag. */
+static __always_inline int find_flow(struct cached *cached, __u32 queue, __u64 hash)
+{
+	return find_entry(cached, queue, hash) || find_entry(cached, queue, rotate(hash, 32));
 }
 
 /* Copies an entry's target; see datapath/src/kernel_cache/targets.rs. */
@@ -222,7 +229,7 @@ static __always_inline int send_cached(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	if (!read_plain(&plain, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return XDP_ABORTED;
-	if (!find_entry(&cached, queue, plain.hash) || !read_target(&cached))
+	if (!find_flow(&cached, queue, plain.hash) || !read_target(&cached))
 		return XDP_ABORTED;
 	if (plain.packet_bytes > cached.outer.packet_bytes_max)
 		return XDP_ABORTED;

@@ -20,7 +20,7 @@ type Tuple = ArrayVec<u8, 37>;
 /// ```
 ///
 /// Of 2^20 buckets and more the bucket's bits reach into the tag: another flow is
-/// taken for this one with a chance of 4 / 2^44 at 2^20 buckets.
+/// taken for this one with a chance of 8 / 2^44 at 2^20 buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TupleHash(u64);
 
@@ -37,6 +37,12 @@ impl TupleHash {
             0 => 1 << 16,
             tag => tag,
         }
+    }
+
+    /// For the other bucket that the flow may be in: what is its bucket here is in the tag
+    /// there, so that either is recognised by all of the hash.
+    pub(super) fn second(self) -> TupleHash {
+        TupleHash(self.0.rotate_left(32))
     }
 
     /// Of a number of buckets that is a power of two.

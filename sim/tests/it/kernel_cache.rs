@@ -9,7 +9,6 @@ use std::sync::Arc;
 use crate::common::{
     self, CLIENT, CLIENT_V6, Random, Tcp, message, secret, tcp, tcp_v6, udp, udp_v6,
 };
-use datapath::kernel_cache::entries::ENTER_INTERVAL;
 use datapath::kernel_cache::limits::SWEEP_MS;
 use datapath::kernel_cache::{CacheRegion, TargetMemory, TargetWriter, Targets};
 use datapath::trace::PACKET_BYTES;
@@ -144,10 +143,10 @@ impl Pair {
     fn establish(&mut self, first: &[u8], data: &[u8]) {
         self.forward(first);
         self.wait(200);
-        for _ in 0..=2 * ENTER_INTERVAL {
+        for _ in 0..3 {
             self.forward(data);
         }
-        assert!(self.forward(data).by_kernel, "a busy flow is the kernel's");
+        assert!(self.forward(data).by_kernel, "a steady flow is the kernel's");
     }
 
     /// What the kernel has counted, over all targets and processors: packets, bytes.
@@ -550,7 +549,7 @@ fn no_flow_outlives_its_connection() {
         pair.wait(6_500);
         send(&mut pair, Tcp::Syn);
         pair.wait(200);
-        (0..=2 * ENTER_INTERVAL).for_each(|_| send(&mut pair, Tcp::Ack));
+        (0..3).for_each(|_| send(&mut pair, Tcp::Ack));
         pair.wait(26_000);
         message.groups[0].members.iter_mut().skip(1).for_each(|member| member.weight = 0);
         pair.set(message, &|_| vec![common::hop(MTU)]);

@@ -237,3 +237,44 @@ fn a_time_that_the_kernel_stores_into_a_free_place_makes_no_entry() {
     region.at(20_000);
     assert_eq!(region.counters.expired.get(), 0);
 }
+
+/// At as many flows as a region is made for.
+#[test]
+fn of_all_flows_fewer_than_one_in_a_thousand_find_no_place() {
+    const FLOWS: u32 = 60_000;
+    let mut region = region(buckets_for(FLOWS.into()) as usize);
+    let places = region.writer.owners.len();
+    assert!(places >= 2 * FLOWS as usize, "{places}");
+    region.at(10_000);
+    // Half of the places, as the power of two may be more than twice the flows.
+    let flows = places / 2;
+    for number in 0..flows as u128 {
+        let key = FlowKey { source: number, ..key(1) };
+        region.writer.enter(&key, number as u64, ServiceId(5), target());
+    }
+    let refused = region.counters.refused_full.get();
+    assert!(refused * 1000 < flows as u64, "{refused} of {flows}");
+    let in_first = (0..flows as u128).filter(|number| {
+        let key = FlowKey { source: *number, ..key(1) };
+        let tuple = TupleHash::of(&region.writer.hasher, &key);
+        region.writer.places(tuple).any(|place| place.tag_and_time().0 == tuple.tag())
+    });
+    let in_first = in_first.count();
+    assert!(in_first * 100 > flows * 88, "{in_first} of {flows} in their first bucket");
+}
+
+#[test]
+fn a_batch_enters_a_few_flows_at_once_and_then_one_in_many() {
+    let mut region = region(1024);
+    region.at(10_000);
+    let enter = |region: &Region, ports: std::ops::Range<u16>| {
+        ports.filter(|port| region.writer.is_due().then(|| region.enter(*port)).is_some()).count()
+    };
+    assert_eq!(enter(&region, 0..64), (ENTER_MAX + 1) as usize);
+    region.at(10_001);
+    assert_eq!(enter(&region, 64..80), ENTER_MAX as usize, "the next batch");
+    // Where three quarters are taken, busy flows alone.
+    region.writer.held.set(region.writer.owners.len());
+    region.at(10_002);
+    assert_eq!(enter(&region, 80..144), 2);
+}
