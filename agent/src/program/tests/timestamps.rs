@@ -253,6 +253,8 @@ proptest! {
         bits in 0u16..8192,
         family in prop::sample::select(vec![V4, V6]),
     ) {
+        // A SYN/ACK loses an MP_CAPABLE that has no load balancer's key (handshake.h).
+        prop_assume!(!options_of_first.contains(&30));
         thread_local!(static CLOCK: std::cell::RefCell<Option<Clock>> =
             std::cell::RefCell::new(clock_or_skip("any_segment_becomes_what_the_model_has")));
         CLOCK.with_borrow_mut(|clock| {
