@@ -388,6 +388,9 @@ func (p *diagnosis) devices(ctx context.Context) {
 		if queues := p.host.receiveQueues(d.Interface); queues > int(d.Queues) {
 			p.add(gradeFail, d.Interface, "has %d receive queues, of which %d are ours: what the others receive is lost; restart the forwarder, or ethtool -L %s combined %d", queues, d.Queues, d.Interface, d.Queues)
 		}
+		if d.ChecksumsIncomplete {
+			p.add(gradeFail, d.Interface, "gets packets without checksums, which backends drop: their sender (a namespace or a virtual machine of this host, most often) leaves them to a device that they do not pass: there, `ethtool -K INTERFACE tx off`")
+		}
 		if d.Mode == "generic" {
 			p.add(gradeWarn, d.Interface, "runs XDP in generic mode, which is slow: its driver refuses native mode (the forwarder's log says why)")
 		}

@@ -37,6 +37,9 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// How often a plan that could not be saved is tried again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How often interfaces are looked at for packets without checksums.
+const CHECKSUMS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How often the clock is looked at.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -237,6 +240,7 @@ async fn serve(
     tokio::spawn(follow_next_hops(Arc::clone(&control)));
     let mut anew = tokio::spawn(keep_time(Arc::clone(&control)));
     tokio::spawn(keep_saving(Arc::clone(&control)));
+    tokio::spawn(watch_checksums(Arc::clone(&control)));
     let notifier = manager.notifier();
     // What hears that we are ready may order us to stop.
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -320,6 +324,16 @@ async fn keep_time(control: Arc<Control>) {
         if control.is_to_start_anew() {
             return;
         }
+    }
+}
+
+/// Says when an interface's packets begin to come without checksums, and when they end to.
+async fn watch_checksums(control: Arc<Control>) {
+    let mut ticks = tokio::time::interval(CHECKSUMS_INTERVAL);
+    let mut told = Vec::new();
+    loop {
+        ticks.tick().await;
+        control.tell_checksums(&mut told);
     }
 }
 

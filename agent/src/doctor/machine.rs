@@ -20,7 +20,7 @@ use nexthops::socket::Requests;
 use wire::{IpPrefix, Protocol};
 
 use crate::config::Config;
-use crate::multipath::Kernel;
+use crate::multipath::{Kernel, counter};
 use crate::sockets::{self, Listener};
 use crate::status::{self, Status};
 
@@ -58,6 +58,8 @@ pub struct Machine {
     pub multipath: Kernel,
     /// Of the running agent, now and a moment later.
     pub status: Result<(Status, Status), String>,
+    /// Segments and datagrams that the kernel dropped in that moment for their checksums.
+    pub wrong_checksums: u64,
 }
 
 /// A network device.
@@ -100,6 +102,7 @@ pub struct DefaultRoute {
 impl Machine {
     /// Reads it, in the network namespace of the calling thread.
     pub fn read(config: &Config) -> io::Result<Machine> {
+        let wrong_before = wrong_checksums();
         let mut requests = Requests::open()?;
         let routes = all_routes(&mut requests)?;
         let others: Vec<IpAddr> = config.other_agents().collect();
@@ -122,6 +125,7 @@ impl Machine {
             settings: settings(&config.interface),
             multipath: Kernel::read(),
             status: twice(&config.interface),
+            wrong_checksums: wrong_checksums().saturating_sub(wrong_before),
         })
     }
 
@@ -142,6 +146,12 @@ impl Machine {
         let of = |which: &str| self.settings.get(&format!("{which}/{name}")).copied();
         of("all").max(of("own")).unwrap_or_default()
     }
+}
+
+/// Since the namespace was made.
+fn wrong_checksums() -> u64 {
+    let counted = |group| counter("snmp", group, "InCsumErrors").unwrap_or_default();
+    counted("Tcp") + counted("Udp")
 }
 
 fn twice(interface: &str) -> Result<(Status, Status), String> {

@@ -35,6 +35,7 @@ pub fn check(config: &Config, machine: &Machine, findings: &mut Findings) {
     mtu(config, device, machine, findings);
     tunnels(machine, findings);
     merging(device, machine, findings);
+    checksums(machine, findings);
     conntrack(machine, findings);
 }
 
@@ -193,6 +194,16 @@ fn merging(device: &Device, machine: &Machine, findings: &mut Findings) {
     }
 }
 
+fn checksums(machine: &Machine, findings: &mut Findings) {
+    let count = machine.wrong_checksums;
+    if count > 0 {
+        findings.fail(
+            "checksums",
+            format!("the kernel dropped {count} packets in a moment for their checksums: clients or load balancers leave these to a device that the packets do not pass, as between namespaces and virtual machines of one host: there, ethtool -K INTERFACE tx off"),
+        );
+    }
+}
+
 fn conntrack(machine: &Machine, findings: &mut Findings) {
     let Some((count, max)) = machine.conntrack else { return };
     if max > 0 && count * 100 >= max * CONNTRACK_PERCENT_MAX {
@@ -230,6 +241,7 @@ mod tests {
             settings: BTreeMap::new(),
             multipath: Default::default(),
             status: Err("no agent".to_string()),
+            wrong_checksums: 0,
         }
     }
 
@@ -264,6 +276,16 @@ mod tests {
         };
         assert!(found(true, false)[0].contains("ethtool -K dev1 lro off"));
         assert!(found(false, true).is_empty(), "no generic program");
+    }
+
+    #[test]
+    fn what_is_dropped_for_its_checksum_is_found() {
+        let found = |wrong_checksums| {
+            let machine = Machine { wrong_checksums, ..machine(device("", true)) };
+            failures(|findings| checksums(&machine, findings))
+        };
+        assert!(found(0).is_empty());
+        assert!(found(7)[0].contains("dropped 7 packets"));
     }
 
     #[test]

@@ -139,10 +139,16 @@ pub fn syn_cookies() -> Option<u32> {
 
 /// SYN cookies that the kernel has sent in this network namespace.
 pub fn cookies_sent() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/net/netstat").ok()?;
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    counter("netstat", "TcpExt", "SyncookiesSent")
+}
+
+/// A counter of this network namespace: of a file in /proc/net, of a group there.
+pub fn counter(file: &str, group: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/net/{file}")).ok()?;
+    let group = format!("{group}: ");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(group.as_str()));
     let (names, values) = (lines.next()?, lines.next()?);
-    let at = names.split(' ').position(|name| name == "SyncookiesSent")?;
+    let at = names.split(' ').position(|known| known == name)?;
     values.split(' ').nth(at)?.parse().ok()
 }
 

@@ -19,7 +19,7 @@ mod tokens;
 
 pub use counts::Counts;
 pub use injector::{Injector, Tables};
-pub use kernel::{Kernel, Problem};
+pub use kernel::{Kernel, Problem, counter};
 pub use services::Services;
 pub use tokens::Tokens;
 

@@ -267,6 +267,29 @@ impl Control {
         proto::GetDropSamplesResponse { samples: samples.into_iter().map(line).collect() }
     }
 
+    /// Logs which interfaces' packets begin to come without checksums, and which end to;
+    /// `told` are those that did.
+    pub fn tell_checksums(&self, told: &mut Vec<String>) {
+        let shown = self.shown.load_full();
+        let Some(running) = &shown.running else { return };
+        for proto::Device { interface, checksums_incomplete, .. } in running.devices() {
+            match (checksums_incomplete, told.contains(&interface)) {
+                (true, false) => {
+                    tracing::warn!(
+                        interface,
+                        "packets come without checksums, and backends drop them: their sender leaves these to a device that they do not pass; there, `ethtool -K INTERFACE tx off`"
+                    );
+                    told.push(interface);
+                }
+                (false, true) => {
+                    tracing::info!(interface, "packets come with checksums again");
+                    told.retain(|known| *known != interface);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// The metrics page.
     #[must_use]
     pub fn metrics(&self) -> String {
@@ -379,7 +402,7 @@ impl Forwarding {
     }
 
     fn devices(&self) -> Vec<proto::Device> {
-        let device = |(device, port): (&crate::control::ShownDevice, &Port)| {
+        let device = |(number, (device, port)): (usize, (&crate::control::ShownDevice, &Port))| {
             let (tap, tap_missing) = match port.state() {
                 Ok(name) => (name, String::new()),
                 Err(why) => (String::new(), why),
@@ -396,9 +419,13 @@ impl Forwarding {
                 tap_missing,
                 zero_copy: device.zero_copy,
                 gone: link.is_none(),
+                checksums_incomplete: self
+                    .engine
+                    .checksums()
+                    .any(|samples| samples.are_incomplete(number)),
             }
         };
-        self.devices.iter().zip(self.engine.ports()).map(device).collect()
+        self.devices.iter().zip(self.engine.ports()).enumerate().map(device).collect()
     }
 
     fn connection_counts(&self) -> ConnectionCounts {

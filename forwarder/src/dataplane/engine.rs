@@ -17,6 +17,7 @@ use rustix::fd::OwnedFd;
 
 use crate::dataplane::accounts::Accounts;
 use crate::dataplane::capture::{self, Filter, Source, Switch};
+use crate::dataplane::checksums::ChecksumSamples;
 use crate::dataplane::kernel_caches::KernelCaches;
 use crate::dataplane::punt;
 use crate::dataplane::samples::DropSamples;
@@ -105,7 +106,8 @@ struct Thread {
     counters: &'static Counters,
     /// Of frames that it drops; None: others count and keep these.
     samples: Option<&'static DropSamples>,
-    /// A worker's.
+    /// A worker's, as the table.
+    checksums: Option<&'static ChecksumSamples>,
     table: Option<Table>,
 }
 
@@ -217,6 +219,7 @@ impl Engine {
             let table = Table { reader: opened.reader, connections: opened.table.counts() };
             let (Accounts { counters, samples }, tap) =
                 engine.add_receiver(Role::Worker(index), waiter.waker(), Some(table));
+            let checksums = engine.add_checksums();
             let mut datapath =
                 Datapath::new(&start.secret, opened.table, counters, opened.clock, index);
             if let Some(caches) = &engine.kernel_caches {
@@ -230,7 +233,7 @@ impl Engine {
                     datapath,
                     counters,
                     slow_path,
-                    platform: worker::Surroundings { samples, tap, punt },
+                    platform: worker::Surroundings { samples, checksums, tap, punt },
                 }),
                 slow_path: slow_waiter.waker(),
                 publisher: Arc::clone(&engine.publisher),
@@ -261,10 +264,19 @@ impl Engine {
     ) -> (Accounts, capture::Tap) {
         let counters: &'static Counters = Box::leak(Box::default());
         let samples: &'static DropSamples = Box::leak(Box::default());
-        self.threads.push(Thread { role, waker, counters, samples: Some(samples), table });
+        let samples_of = Some(samples);
+        let thread = Thread { role, waker, counters, samples: samples_of, checksums: None, table };
+        self.threads.push(thread);
         let (tap, source) = capture::pair(&self.captures);
         self.lock_sources().get_or_insert_default().push(source);
         (Accounts { counters, samples }, tap)
+    }
+
+    /// Of the worker that was added last.
+    fn add_checksums(&mut self) -> &'static ChecksumSamples {
+        let checksums: &'static ChecksumSamples = Box::leak(Box::default());
+        self.threads.last_mut().expect("it was added").checksums = Some(checksums);
+        checksums
     }
 
     fn start_slow_path(
@@ -277,7 +289,8 @@ impl Engine {
         let clock = Clock::resume(Now(monotonic_ms()));
         let path = SlowPath::new(secret, self.tables(), counters, clock);
         let (role, waker) = (Role::SlowPath, waiter.waker());
-        self.threads.push(Thread { role, waker, counters, samples: None, table: None });
+        let (samples, checksums, table) = (None, None, None);
+        self.threads.push(Thread { role, waker, counters, samples, checksums, table });
         let publisher = Arc::clone(&self.publisher);
         self.run(slow_path::start(slow_path::Parts { path, servers, publisher, waiter })?);
         Ok(())
@@ -414,6 +427,11 @@ impl Engine {
     /// Each worker's latest dropped frames, then the steering thread's.
     pub fn samples(&self) -> impl Iterator<Item = &'static DropSamples> {
         self.threads.iter().filter_map(|thread| thread.samples)
+    }
+
+    /// What each worker saw of checksums.
+    pub fn checksums(&self) -> impl Iterator<Item = &'static ChecksumSamples> {
+        self.threads.iter().filter_map(|thread| thread.checksums)
     }
 
     /// The ways back to the kernel, by device.

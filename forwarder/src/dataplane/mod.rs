@@ -11,6 +11,7 @@
 
 pub mod accounts;
 pub mod capture;
+pub mod checksums;
 pub mod engine;
 pub mod kernel_caches;
 pub mod liveness;

@@ -17,6 +17,7 @@ use nic::wait::{Waiter, Waker};
 use wire::{Batch, Frame};
 
 use crate::dataplane::capture::Tap;
+use crate::dataplane::checksums::ChecksumSamples;
 use crate::dataplane::punt::Punt;
 use crate::dataplane::samples::DropSamples;
 use crate::dataplane::threads::{
@@ -52,6 +53,8 @@ pub struct Parts {
 pub struct Surroundings {
     /// Where the latest frames that it drops are kept.
     pub samples: &'static DropSamples,
+    /// Whether frames come with their checksums.
+    pub checksums: &'static ChecksumSamples,
     /// Where its packets are captured.
     pub tap: Tap,
     /// Its way back to the kernel.
@@ -67,6 +70,7 @@ impl Platform for Surroundings {
         batch: &mut Batch<'static>,
         device: usize,
     ) {
+        self.checksums.look(batch, device);
         self.tap.before(batch);
         decider.decide(view, batch);
         self.tap.after(batch, &decider.verdicts, device);
@@ -125,6 +129,7 @@ impl Thread {
             self.status().beat(start / 1_000_000);
             let worker = &mut self.parts.worker;
             worker.platform().samples.begin(start / 1_000_000);
+            worker.platform().checksums.begin(start / 1_000_000);
             worker.begin((start / 1_000_000) as u32, &self.view);
             let frames = self.round();
             if let Some(permille) = self.busy.end(frames > 0) {

@@ -845,3 +845,34 @@ fn explained_offline(forwarder: &Forwarder, plan: &Value, flow: &str) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
+
+/// A client that leaves checksums to its device, which a veth pair's is not.
+#[test]
+fn packets_that_come_without_checksums_are_told() {
+    if !root_or_skip("packets_that_come_without_checksums_are_told") {
+        return;
+    }
+    let net = Net::of_both_families();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1), (12, 1)])).unwrap();
+    let is_told = |forwarder: &mut Forwarder| {
+        let devices = forwarder.status().devices;
+        let told = |name: &str| {
+            devices.iter().find(|device| device.interface == name).unwrap().checksums_incomplete
+        };
+        assert!(!told("eth1"));
+        told("eth0")
+    };
+    for (is_off, vip) in [(false, VIP), (true, VIP), (false, VIP6), (true, VIP6)] {
+        net.client.run(&format!("ethtool -K eth0 tx {}", if is_off { "off" } else { "on" }));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while is_told(&mut forwarder) == is_off {
+            assert!(Instant::now() < deadline, "{vip}, tx {is_off}");
+            net.send_udp(vip, 20_000..20_001);
+            std::thread::sleep(Duration::from_millis(60));
+        }
+    }
+    let metrics = forwarder.metrics();
+    let samples = r#"guideway_checksum_samples_total{interface="eth1",state="incomplete"} 0"#;
+    assert!(metrics.contains(samples), "{metrics}");
+}

@@ -98,6 +98,8 @@ daemon::define_metrics! {
         "Frames the kernel refused to send."
     RX_LOST_PACKETS_TOTAL "guideway_rx_lost_packets_total" Counter ["interface", "queue", "where"]
         "Frames lost before us, by place."
+    CHECKSUM_SAMPLES_TOTAL "guideway_checksum_samples_total" Counter ["interface", "state"]
+        "Frames of TCP and UDP that were looked at, twenty a second at most of each worker: with a checksum (complete), or with that of the pseudo-header, as their sender leaves it to a device (incomplete)."
     FILTER_PACKETS_TOTAL "guideway_filter_packets_total" Counter ["interface", "decision"]
         "Frames at the filter, by decision: taken to user space, passed to the kernel, or cached: sent by the kernel flow cache."
     KERNEL_CACHE_PACKETS_TOTAL "guideway_kernel_cache_packets_total" Counter []

@@ -313,6 +313,14 @@ impl Running<'_> {
         for &(interface, counters) in &self.filters {
             lost.sample(&[interface, "-", "no_socket"], counters.no_socket);
         }
+        let mut checksums = page.metric(&definitions::CHECKSUM_SAMPLES_TOTAL);
+        for (device, interface) in self.interfaces.iter().enumerate() {
+            let counts = self.engine.checksums().map(|samples| samples.counts(device));
+            let [complete, incomplete] = counts
+                .fold([0, 0], |[c, i], [complete, incomplete]| [c + complete, i + incomplete]);
+            checksums.sample(&[interface, "complete"], complete);
+            checksums.sample(&[interface, "incomplete"], incomplete);
+        }
         let mut filtered = page.metric(&definitions::FILTER_PACKETS_TOTAL);
         for &(interface, counters) in &self.filters {
             filtered.sample(&[interface, "taken"], counters.taken);

@@ -1444,9 +1444,12 @@ type Device struct {
 	ZeroCopy bool `protobuf:"varint,9,opt,name=zero_copy,json=zeroCopy,proto3" json:"zero_copy,omitempty"`
 	// The interface that was opened is not there any more. When one of its name is there
 	// again, and up, the forwarder starts anew.
-	Gone          bool `protobuf:"varint,10,opt,name=gone,proto3" json:"gone,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Gone bool `protobuf:"varint,10,opt,name=gone,proto3" json:"gone,omitempty"`
+	// The latest frames that were looked at had the pseudo-header's sum in place of their
+	// checksum: their sender leaves that to a device, and no device on the way completes it.
+	ChecksumsIncomplete bool `protobuf:"varint,11,opt,name=checksums_incomplete,json=checksumsIncomplete,proto3" json:"checksums_incomplete,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Device) Reset() {
@@ -1545,6 +1548,13 @@ func (x *Device) GetZeroCopy() bool {
 func (x *Device) GetGone() bool {
 	if x != nil {
 		return x.Gone
+	}
+	return false
+}
+
+func (x *Device) GetChecksumsIncomplete() bool {
+	if x != nil {
+		return x.ChecksumsIncomplete
 	}
 	return false
 }
@@ -3860,7 +3870,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"generation\x12\x10\n" +
 	"\x03cpu\x18\x04 \x01(\x05R\x03cpu\x12\x1d\n" +
 	"\n" +
-	"busy_ratio\x18\x05 \x01(\x01R\tbusyRatioJ\x04\b\x01\x10\x02\"\xf0\x01\n" +
+	"busy_ratio\x18\x05 \x01(\x01R\tbusyRatioJ\x04\b\x01\x10\x02\"\xa3\x02\n" +
 	"\x06Device\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x12\n" +
@@ -3873,7 +3883,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"tapMissing\x12\x1b\n" +
 	"\tzero_copy\x18\t \x01(\bR\bzeroCopy\x12\x12\n" +
 	"\x04gone\x18\n" +
-	" \x01(\bR\x04gone\"S\n" +
+	" \x01(\bR\x04gone\x121\n" +
+	"\x14checksums_incomplete\x18\v \x01(\bR\x13checksumsIncomplete\"S\n" +
 	"\x11UnresolvedBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
