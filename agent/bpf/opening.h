@@ -54,7 +54,6 @@ static __always_inline void read_multipath_of_syn(struct xdp_md *ctx, const stru
 						  struct opening *opening)
 {
 	struct tcp_options *options = load_options(ctx, XDP, s);
-	__u32 token_at = JOIN_TOKEN_AT;
 	const __u8 *option;
 	__be32 token;
 	int at;
@@ -72,7 +71,7 @@ static __always_inline void read_multipath_of_syn(struct xdp_md *ctx, const stru
 	option = option_at(options, at);
 	if (option[1] != JOIN_SYN_BYTES)
 		return;
-	__builtin_memcpy(&token, option + token_at, sizeof(token));
+	__builtin_memcpy(&token, option + JOIN_TOKEN_AT, sizeof(token));
 	opening->bits = bpf_ntohl(token) & BITS;
 }
 
