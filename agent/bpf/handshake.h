@@ -324,8 +324,9 @@ static __always_inline int echoes_other_key(struct __sk_buff *skb,
 	if (timestamps_at < 0)
 		return 1;
 	__builtin_memcpy(&echo, option_at(options, timestamps_at) + TIMESTAMP_ECHO_AT, sizeof(echo));
-	return (bpf_ntohl(echo) & BITS) != (token_of_version_1(bpf_be64_to_cpu(key)) & BITS) ||
-	       !has_cookie(skb, s);
+	/* First the cookie: the digest is dear, and forged ACKs have none. */
+	return !has_cookie(skb, s) ||
+	       (bpf_ntohl(echo) & BITS) != (token_of_version_1(bpf_be64_to_cpu(key)) & BITS);
 }
 
 /* Notes how far a handshake has come. True for a segment that is not right behind the SYN,

@@ -331,10 +331,12 @@ static __always_inline void resume(struct __sk_buff *skb, const struct timed *s)
 	};
 	__u32 state = state_of_socket(skb, &s->segment);
 
-	if (state == BPF_TCP_LISTEN)
-		write_echo(skb, s, echo >> s->shift, TS_COOKIE_ECHO);
-	if (!state || state == BPF_TCP_LISTEN)
+	if (!state)
 		return;
+	if (state == BPF_TCP_LISTEN) {
+		write_echo(skb, s, echo >> s->shift, TS_COOKIE_ECHO);
+		return;
+	}
 	bpf_map_update_elem(&clocks, &s->segment.flow, &clock, BPF_NOEXIST);
 	write_echo(skb, s, 0, TS_RESUMED);
 }

@@ -84,7 +84,7 @@ const PENDING_MAX: usize = 16_384;
 const SILENT_MAX: usize = 1000;
 
 /// For how long the program goes on to hand over SYNs to a successor, beyond the second that
-/// it waits for a heartbeat: half of what an agent takes to start on a busy machine.
+/// it waits for a heartbeat. An agent starts in less than a second where nothing else runs.
 const SUCCESSION: Duration = Duration::from_secs(2);
 
 /// The program's tables that handshakes are made by.

@@ -72,7 +72,7 @@ const ENTER_INTERVAL: u32 = 2;
 /// flows come first.
 const ENTER_INTERVAL_SPARSE: u32 = 32;
 
-/// Flows that a batch enters: a hundredth of what receiving it costs.
+/// Flows that a batch enters, so that one of new flows costs little more than another.
 const ENTER_MAX: u32 = 8;
 
 /// Buckets of a region for that many flows, which is half full then: fewer than one in a

@@ -1,5 +1,6 @@
 //! Handshakes: which key a connection has, and what becomes of those that do not go well.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -221,11 +222,14 @@ fn of_two_connections_with_one_key_the_second_is_plain() {
     let net = Net::new();
     let _agent = net.agent();
     net.serve(false, false);
-    net.balances(|balancing| balancing.key = Some(0x0123_4567_89ab_cdef));
+    // Trap: kernels have one table of tokens for all namespaces, and a former run's connection
+    // keeps its token there for a minute.
+    let key = RandomState::new().hash_one(net.client.name.as_str());
+    net.balances(|balancing| balancing.key = Some(key));
     let (one, other) = (net.connect(false, MPTCP), net.connect(false, MPTCP));
     transfer(&one, 100_000);
     transfer(&other, 100_000);
-    assert_eq!(net.tokens(), [token(Version::V1, 0x0123_4567_89ab_cdef)]);
+    assert_eq!(net.tokens(), [token(Version::V1, key)]);
     assert_eq!((net.event("syn_stripped_token"), net.event("syn_ack_keyed")), (1, 1));
     net.assert_no_complaints();
 }
