@@ -44,6 +44,7 @@ func upCommand() *cobra.Command {
 	commandline.AddChoice(command, &o.Encap, "encap", "", "tunnels to backends", "gre", "ipip", "gue", "geneve")
 	command.Flags().BoolVar(&o.Stateless, "stateless", false, "services select by buckets, without connection tables (needs --encap geneve, the default then)")
 	command.Flags().BoolVar(&o.Multipath, "mptcp", false, "the echo service takes Multipath TCP by keys and tokens (includes --stateless)")
+	commandline.AddChoice(command, &o.Driver, "driver", "", "how load balancers get frames; with af_packet interfaces keep their offloads", "af_xdp", "af_packet")
 	commandline.AddChoice(command, &o.Steering, "steering", "", "how packets come to workers", "rss", "software")
 	command.Flags().IntVar(&o.Workers, "steered-workers", 0, "workers of each load balancer with --steering software (default one for each core but one)")
 	command.Flags().IntVar(&o.FabricMTU, "fabric-mtu", 0, "MTU of load balancers and backends (default 1600, room for tunnel headers; their options take 1650)")

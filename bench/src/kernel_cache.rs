@@ -11,7 +11,7 @@ use datapath::kernel_cache::{
 };
 use datapath::verdict::DeviceIndex;
 use datapath::{Now, Secret};
-use nic::drivers::af_xdp::{FilterRun, Measured};
+use nic::filter_run::{FilterRun, Measured};
 use nic::kernel_cache::{CacheConfig, CacheSize};
 use plan::{Plan, Planner, ServiceId};
 use serde_json::json;

@@ -42,10 +42,10 @@ func (h *Host) build(ctx context.Context) error {
 	if err := IPBatch(ctx, router, lines); err != nil {
 		return err
 	}
-	if err := computeChecksums(ctx, router, h.Node.Port); err != nil {
+	if err := h.network.computeChecksums(ctx, h.Node, router, h.Node.Port); err != nil {
 		return err
 	}
-	if err := setUpNode(ctx, h.Node); err != nil {
+	if err := h.network.setUpNode(ctx, h.Node); err != nil {
 		return err
 	}
 	// Answers to what it sends from there end here.
@@ -80,7 +80,7 @@ func (h *Host) Cut(ctx context.Context) (namespace string, interfaces [2]string,
 			return "", interfaces, err
 		}
 	}
-	return namespace, interfaces, setUpNode(ctx, h.Node)
+	return namespace, interfaces, h.network.setUpNode(ctx, h.Node)
 }
 
 // Remove the host before the lab goes.

@@ -83,6 +83,10 @@ type Settings struct {
 	FabricMTU int
 	// ConnectionsMax of each load balancer; 0: plenty.
 	ConnectionsMax int
+	// Driver of the load balancers' interfaces: af_xdp (or empty), or af_packet. With the
+	// latter interfaces keep their offloads, as they come; but for backends, whose agents
+	// take packets in the driver.
+	Driver string
 	// Steering: rss (or empty), or software, with Workers workers (0: as many
 	// as the forwarder likes).
 	Steering string
@@ -139,6 +143,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("encap %q: stateless services need geneve", o.Encap)
 	case o.Stateless && o.TwoClusters:
 		return errors.New("two clusters of stateless services: give one or the other")
+	case !slices.Contains([]string{"", "af_xdp", "af_packet"}, o.Driver):
+		return fmt.Errorf("driver %q: give af_xdp or af_packet", o.Driver)
 	case !slices.Contains([]string{"", "rss", "software"}, o.Steering):
 		return fmt.Errorf("steering %q: give rss or software", o.Steering)
 	case o.Workers != 0 && o.Steering != "software":
@@ -185,6 +191,8 @@ type Network struct {
 	LoadBalancers []Node
 	Backends      []Node
 	TwoClusters   bool
+	// KeepsOffloads: see Settings.Driver.
+	KeepsOffloads bool
 }
 
 // NamespacePrefix of an instance.
@@ -193,7 +201,7 @@ func NamespacePrefix(instance string) string { return "gw-" + instance + "." }
 // New network of a lab with these options.
 func New(o Options) Network {
 	prefix := NamespacePrefix(o.Name)
-	network := Network{Instance: o.Name, Router: prefix + "router", TwoClusters: o.TwoClusters}
+	network := Network{Instance: o.Name, Router: prefix + "router", TwoClusters: o.TwoClusters, KeepsOffloads: o.Driver == "af_packet"}
 	fabricMTU := defaultFabricMTU
 	if o.FabricMTU != 0 {
 		fabricMTU = o.FabricMTU

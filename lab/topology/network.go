@@ -27,7 +27,7 @@ func (network Network) Build(ctx context.Context) error {
 	group.SetLimit(4)
 	for _, n := range network.Nodes() {
 		group.Go(func() error {
-			if err := setUpNode(nodes, n); err != nil {
+			if err := network.setUpNode(nodes, n); err != nil {
 				return fmt.Errorf("set up %s: %w", n.Name, err)
 			}
 			return nil
@@ -107,14 +107,14 @@ func setUpRouter(ctx context.Context, network Network) error {
 		return err
 	}
 	for _, n := range network.Nodes() {
-		if err := computeChecksums(ctx, network.Router, n.Port); err != nil {
+		if err := network.computeChecksums(ctx, n, network.Router, n.Port); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func setUpNode(ctx context.Context, n Node) error {
+func (network Network) setUpNode(ctx context.Context, n Node) error {
 	if err := SetSysctls(n.Namespace, commonSysctls); err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func setUpNode(ctx context.Context, n Node) error {
 	if err := IPBatch(ctx, n.Namespace, lines); err != nil {
 		return err
 	}
-	return computeChecksums(ctx, n.Namespace, "eth0")
+	return network.computeChecksums(ctx, n, n.Namespace, "eth0")
 }
 
 func defaultRoute(n Node, family int) string {
@@ -152,11 +152,18 @@ func nodad(address netip.Addr) string {
 	return ""
 }
 
-// computeChecksums makes local senders finish their transport checksums. veth
-// would leave them unfinished, and XDP on the other side would hand on packets
-// with wrong ones.
-func computeChecksums(ctx context.Context, namespace, link string) error {
+// computeChecksums makes senders at either end of a node's link finish their transport
+// checksums, where a program runs in the link's driver. veth would leave them unfinished,
+// and XDP on the other side would hand on packets with wrong ones.
+func (network Network) computeChecksums(ctx context.Context, n Node, namespace, link string) error {
+	if network.keepsOffloads(n) {
+		return nil
+	}
 	return Run(ctx, "", "ip", "netns", "exec", namespace, "ethtool", "-K", link, "tx", "off")
+}
+
+func (network Network) keepsOffloads(n Node) bool {
+	return network.KeepsOffloads && !slices.ContainsFunc(network.Backends, func(b Node) bool { return b.Name == n.Name })
 }
 
 // giveBackendsTheVIPs: on lo, and silent about them on the network.
@@ -229,7 +236,7 @@ func (network Network) AddClientLink(ctx context.Context) (Node, error) {
 		}
 	}
 	for namespace, end := range map[string]string{network.Router: second.Port, second.Namespace: "eth1"} {
-		if err := computeChecksums(ctx, namespace, end); err != nil {
+		if err := network.computeChecksums(ctx, second, namespace, end); err != nil {
 			return second, err
 		}
 	}

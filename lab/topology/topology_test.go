@@ -53,6 +53,7 @@ func TestBadOptionsAreRefusedWithTheirCure(t *testing.T) {
 		"backends 200 (and ": func(o *Options) { o.Backends = 200 },
 		"queues 17":          func(o *Options) { o.Queues = 17 },
 		"encap \"vxlan\"":    func(o *Options) { o.Encap = "vxlan" },
+		"driver \"dpdk\"":    func(o *Options) { o.Driver = "dpdk" },
 		"steering \"hand\"":  func(o *Options) { o.Steering = "hand" },
 		"workers 3: only":    func(o *Options) { o.Workers = 3 },
 		"workers 65: give":   func(o *Options) { o.Steering, o.Workers = "software", 65 },

@@ -3,7 +3,7 @@
  * The kernel flow cache: plain data packets of flows that a worker has entered
  * are encapsulated and sent here, without user space.
  *
- *  five-tuple -> SipHash -> bucket in the queue's region -> entry -> target -> XDP_TX, XDP_REDIRECT
+ *  five-tuple -> SipHash -> bucket in the queue's region -> entry -> target -> sent
  *
  * The layouts, who writes what, and which races are left: datapath/src/kernel_cache.
  * What is read here twice is read in order, which x86 keeps for loads; elsewhere
@@ -104,13 +104,7 @@ struct {
 	__type(value, struct cache_traffic);
 } cache_traffic SEC(".maps");
 
-/* Devices that packets are sent by, by their number in the forwarder's list. */
-struct {
-	__uint(type, BPF_MAP_TYPE_DEVMAP);
-	__uint(max_entries, 64);
-	__type(key, __u32);
-	__type(value, __u32);
-} cache_devices SEC(".maps");
+#define CACHE_DEVICES_MAX 64
 
 #define READ_ONCE(x) (*(const volatile __typeof__(x) *)&(x))
 #define WRITE_ONCE(x, value) (*(volatile __typeof__(x) *)&(x) = (value))
@@ -205,43 +199,18 @@ static __always_inline void note_use(const struct cached *cached, const struct c
 		WRITE_ONCE(cached->entry->time, tick);
 }
 
-/* How the packet leaves; XDP_ABORTED: its device is no more. The kernel sends by the
- * device after the program has ended, if it returns XDP_REDIRECT. */
-static __always_inline int egress_action(const struct outer *outer)
+/* The line beside a queue's region; 0: nothing is sent by it. */
+static __always_inline const struct cache_line *working_line(__u32 queue)
 {
-	return outer->egress ? bpf_redirect_map(&cache_devices, outer->egress - 1, XDP_ABORTED) : XDP_TX;
+	const struct cache_line *line = queue < cache_queues ? bpf_map_lookup_elem(&cache_lines, &queue) : 0;
+
+	return line && !READ_ONCE(line->paused) ? line : 0;
 }
 
-/* What sends the packet, if it was in the cache; else XDP_ABORTED. */
-static __always_inline int send_cached(struct xdp_md *ctx)
+/* True if a flow is in the cache, and with what its packets are sent by. */
+static __always_inline int find_cached(struct cached *cached, __u32 queue, __u64 hash)
 {
-	__u32 queue = ctx->rx_queue_index;
-	struct cached cached; /* each field is written before it is read */
-	const struct cache_line *line;
-	struct plain plain;
-	int action;
-
-	if (queue >= cache_queues)
-		return XDP_ABORTED;
-	/* First, so that a cache that is not used costs next to nothing. */
-	line = bpf_map_lookup_elem(&cache_lines, &queue);
-	if (!line || READ_ONCE(line->paused))
-		return XDP_ABORTED;
-	if (!read_plain(&plain, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		return XDP_ABORTED;
-	if (!find_flow(&cached, queue, plain.hash) || !read_target(&cached))
-		return XDP_ABORTED;
-	if (plain.packet_bytes > cached.outer.packet_bytes_max)
-		return XDP_ABORTED;
-	/* While nothing is changed yet. */
-	action = egress_action(&cached.outer);
-	if (action == XDP_ABORTED)
-		return XDP_ABORTED;
-	if (!encapsulate(ctx, &cached.outer, plain.class, plain.packet_bytes))
-		return XDP_ABORTED;
-	note_use(&cached, line);
-	count_cached(cached.target & TARGET_NUMBER_MASK, plain.packet_bytes);
-	return action;
+	return find_flow(cached, queue, hash) && read_target(cached);
 }
 
 #endif

@@ -15,6 +15,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "cache_plain.h"
+#include "context.h"
 
 /* Of Ethernet, IPv6, UDP, Geneve; of GRE over IPv4 in Ethernet. */
 #define FRONT_WORDS 9
@@ -81,18 +82,26 @@ static __always_inline void fill_udp(struct udphdr *udp, const struct outer *out
 	udp->len = bpf_htons(datagram_bytes);
 }
 
+/* What the kernel is to know of the headers. */
+static __always_inline __u64 tunnel_of(const int is_v6, const __u32 words)
+{
+	return (is_v6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4) |
+	       (words >= GUE_WORDS ? BPF_F_ADJ_ROOM_ENCAP_L4_UDP : words ? BPF_F_ADJ_ROOM_ENCAP_L4_GRE : 0);
+}
+
 /* Makes room for the headers, the outer Ethernet header in the place of the inner one,
  * and writes what does not depend on the packet, by words wherever they lie: x86. */
-static __always_inline void *put_front(struct xdp_md *ctx, const struct outer *outer, const __u32 added_bytes)
+static __always_inline void *put_front(void *ctx, const enum hook hook, const struct outer *outer,
+				       const __u32 added_bytes, const __u64 tunnel)
 {
 	const __u32 bytes = ETH_HLEN + added_bytes, words = bytes / 8;
 	const void *front = outer->front;
 	void *data;
 
-	if (bpf_xdp_adjust_head(ctx, -(int)added_bytes))
+	if (make_room(ctx, hook, added_bytes, tunnel))
 		return 0;
-	data = (void *)(long)ctx->data;
-	if (data + bytes > (void *)(long)ctx->data_end)
+	data = frame_start(ctx, hook);
+	if (data + bytes > frame_end(ctx, hook))
 		return 0;
 #pragma unroll
 	for (__u32 i = 0; i < words; i++)
@@ -105,25 +114,28 @@ static __always_inline void *put_front(struct xdp_md *ctx, const struct outer *o
 }
 
 /* The outer headers of IPv4 with that many words behind it; false: there is no room. */
-static __always_inline int wrap_v4(struct xdp_md *ctx, const struct outer *outer, __u8 class, __u32 packet_bytes,
-				   const __u32 words)
+static __always_inline int wrap_v4(void *ctx, const enum hook hook, const struct outer *outer, __u8 class,
+				   __u32 packet_bytes, const __u32 words)
 {
-	void *data = put_front(ctx, outer, ADDED_BYTES_V4(words));
+	const __u32 added_bytes = ADDED_BYTES_V4(words);
+	void *data = put_front(ctx, hook, outer, added_bytes, tunnel_of(0, words));
 	struct iphdr *ip = data + ETH_HLEN;
 
 	if (!data)
 		return 0;
-	fill_v4(ip, outer, outer_class(outer, class), packet_bytes + ADDED_BYTES_V4(words));
+	fill_v4(ip, outer, outer_class(outer, class), packet_bytes + added_bytes);
 	if (words >= GUE_WORDS)
 		fill_udp((void *)(ip + 1), outer, packet_bytes + 4 * words);
+	sum_room(ctx, hook, ip, added_bytes);
 	return 1;
 }
 
 /* The same of IPv6. */
-static __always_inline int wrap_v6(struct xdp_md *ctx, const struct outer *outer, __u8 class, __u32 packet_bytes,
-				   const __u32 words)
+static __always_inline int wrap_v6(void *ctx, const enum hook hook, const struct outer *outer, __u8 class,
+				   __u32 packet_bytes, const __u32 words)
 {
-	void *data = put_front(ctx, outer, ADDED_BYTES_V6(words));
+	const __u32 added_bytes = ADDED_BYTES_V6(words);
+	void *data = put_front(ctx, hook, outer, added_bytes, tunnel_of(1, words));
 	struct ipv6hdr *ip = data + ETH_HLEN;
 
 	if (!data)
@@ -131,43 +143,43 @@ static __always_inline int wrap_v6(struct xdp_md *ctx, const struct outer *outer
 	fill_v6(ip, outer, outer_class(outer, class), packet_bytes + 4 * words);
 	if (words >= GUE_WORDS)
 		fill_udp((void *)(ip + 1), outer, packet_bytes + 4 * words);
+	sum_room(ctx, hook, ip, added_bytes);
 	return 1;
 }
 
-static __always_inline int wrap(struct xdp_md *ctx, const struct outer *outer, __u8 class, __u32 packet_bytes)
+static __always_inline int wrap(void *ctx, const enum hook hook, const struct outer *outer, __u8 class,
+				__u32 packet_bytes)
 {
 	switch (outer->shape) {
 	case 0:
-		return wrap_v4(ctx, outer, class, packet_bytes, 0);
+		return wrap_v4(ctx, hook, outer, class, packet_bytes, 0);
 	case SHAPE_UDP | GUE_WORDS:
-		return wrap_v4(ctx, outer, class, packet_bytes, GUE_WORDS);
+		return wrap_v4(ctx, hook, outer, class, packet_bytes, GUE_WORDS);
 	case SHAPE_UDP | GENEVE_WORDS:
-		return wrap_v4(ctx, outer, class, packet_bytes, GENEVE_WORDS);
+		return wrap_v4(ctx, hook, outer, class, packet_bytes, GENEVE_WORDS);
 	case SHAPE_V6 | GRE_WORDS:
-		return wrap_v6(ctx, outer, class, packet_bytes, GRE_WORDS);
+		return wrap_v6(ctx, hook, outer, class, packet_bytes, GRE_WORDS);
 	case SHAPE_V6:
-		return wrap_v6(ctx, outer, class, packet_bytes, 0);
+		return wrap_v6(ctx, hook, outer, class, packet_bytes, 0);
 	case SHAPE_V6 | SHAPE_UDP | GUE_WORDS:
-		return wrap_v6(ctx, outer, class, packet_bytes, GUE_WORDS);
+		return wrap_v6(ctx, hook, outer, class, packet_bytes, GUE_WORDS);
 	case SHAPE_V6 | SHAPE_UDP | GENEVE_WORDS:
-		return wrap_v6(ctx, outer, class, packet_bytes, GENEVE_WORDS);
+		return wrap_v6(ctx, hook, outer, class, packet_bytes, GENEVE_WORDS);
 	default:
 		return 0;
 	}
 }
 
 /* Makes the packet of a frame a tunnel's; false: it stays as it is, but for padding. */
-static __always_inline int encapsulate(struct xdp_md *ctx, const struct outer *outer, __u8 class, __u32 packet_bytes)
+static __always_inline int encapsulate(void *ctx, const enum hook hook, const struct outer *outer, __u8 class,
+				       __u32 packet_bytes)
 {
-	__u32 frame_bytes = ctx->data_end - ctx->data;
-	__u32 used_bytes = ETH_HLEN + packet_bytes;
-
-	if (frame_bytes > used_bytes && bpf_xdp_adjust_tail(ctx, (int)used_bytes - (int)frame_bytes))
+	if (cut_frame(ctx, hook, ETH_HLEN + packet_bytes))
 		return 0;
 	/* First what is most. */
 	if (outer->shape == GRE_WORDS)
-		return wrap_v4(ctx, outer, class, packet_bytes, GRE_WORDS);
-	return wrap(ctx, outer, class, packet_bytes);
+		return wrap_v4(ctx, hook, outer, class, packet_bytes, GRE_WORDS);
+	return wrap(ctx, hook, outer, class, packet_bytes);
 }
 
 #endif

@@ -39,12 +39,21 @@ static __always_inline __u16 fold(__u64 sum)
 struct plain {
 	__u64 hash; /* of the five-tuple */
 	__u32 packet_bytes;
+	__u32 header_bytes; /* of IP and TCP; of UDP: 0 */
 	__u8 class;
+};
+
+/* Where a packet is read from: its headers, and how long it is with what is behind them. */
+struct source {
+	const void *packet;
+	const void *end; /* of what can be read */
+	__u32 bytes;
 };
 
 /* True for data of a TCP segment or UDP datagram that is as most are, behind ip_bytes of an
  * IP packet of packet_bytes, which lies in the frame. */
-static __always_inline int is_plain_tcp(const void *segment, const void *end, __u32 ip_bytes, __u32 packet_bytes)
+static __always_inline int is_plain_tcp(struct plain *plain, const void *segment, const void *end, __u32 ip_bytes,
+					__u32 packet_bytes)
 {
 	const __u8 *header = segment;
 	__u32 header_bytes;
@@ -52,7 +61,8 @@ static __always_inline int is_plain_tcp(const void *segment, const void *end, __
 	if (segment + sizeof(struct tcphdr) > end || header[TCP_FLAGS_AT] & TCP_FIN_SYN_RST)
 		return 0;
 	header_bytes = (header[TCP_OFFSET_AT] >> 4) * 4;
-	return header_bytes >= sizeof(struct tcphdr) && ip_bytes + header_bytes <= packet_bytes;
+	plain->header_bytes = ip_bytes + header_bytes;
+	return header_bytes >= sizeof(struct tcphdr) && plain->header_bytes <= packet_bytes;
 }
 
 static __always_inline int is_plain_udp(const struct udphdr *udp, const void *end, __u32 ip_bytes, __u32 packet_bytes)
@@ -65,20 +75,23 @@ static __always_inline int is_plain_udp(const struct udphdr *udp, const void *en
 	return bytes >= sizeof(*udp) && ip_bytes + bytes <= packet_bytes;
 }
 
-static __always_inline int is_plain_payload(__u8 protocol, const void *payload, const void *end, __u32 ip_bytes,
-					    __u32 packet_bytes)
+static __always_inline int is_plain_payload(struct plain *plain, __u8 protocol, const void *payload, const void *end,
+					    __u32 ip_bytes, __u32 packet_bytes)
 {
+	plain->header_bytes = 0;
 	if (protocol == IPPROTO_TCP)
-		return is_plain_tcp(payload, end, ip_bytes, packet_bytes);
+		return is_plain_tcp(plain, payload, end, ip_bytes, packet_bytes);
 	if (protocol == IPPROTO_UDP)
 		return is_plain_udp(payload, end, ip_bytes, packet_bytes);
 	return 0;
 }
 
-/* True for a packet that may be in the cache; it begins at ip. */
-static __always_inline int read_plain_v4(struct plain *plain, const struct iphdr *ip, const void *end)
+/* True for a packet that may be in the cache. */
+static __always_inline int read_plain_v4(struct plain *plain, const struct source *from)
 {
-	const __u32 *words = (const void *)ip;
+	const struct iphdr *ip = from->packet;
+	const __u32 *words = from->packet;
+	const void *end = from->end;
 	__u32 packet_bytes;
 
 	if ((const void *)(ip + 1) > end)
@@ -86,11 +99,11 @@ static __always_inline int read_plain_v4(struct plain *plain, const struct iphdr
 	packet_bytes = bpf_ntohs(ip->tot_len);
 	if (*(const __u8 *)ip != IPV4_VERSION_AND_LENGTH || ip->frag_off & ~bpf_htons(IPV4_DONT_FRAGMENT))
 		return 0;
-	if (packet_bytes == TRACED_PACKET_BYTES || packet_bytes > end - (const void *)ip)
+	if (packet_bytes == TRACED_PACKET_BYTES || packet_bytes > from->bytes)
 		return 0;
 	if (fold((__u64)words[0] + words[1] + words[2] + words[3] + words[4]) != 0xffff)
 		return 0;
-	if (!is_plain_payload(ip->protocol, ip + 1, end, sizeof(*ip), packet_bytes))
+	if (!is_plain_payload(plain, ip->protocol, ip + 1, end, sizeof(*ip), packet_bytes))
 		return 0;
 	/* Ports: read again, for the verifier's sake. */
 	if ((const void *)(words + 6) > end)
@@ -102,9 +115,11 @@ static __always_inline int read_plain_v4(struct plain *plain, const struct iphdr
 }
 
 /* The same of IPv6; a longer packet than its length field has is none of these. */
-static __always_inline int read_plain_v6(struct plain *plain, const struct ipv6hdr *ip, const void *end)
+static __always_inline int read_plain_v6(struct plain *plain, const struct source *from)
 {
+	const struct ipv6hdr *ip = from->packet;
 	const __u32 *ports = (const void *)(ip + 1);
+	const void *end = from->end;
 	__u32 start, packet_bytes;
 
 	if ((const void *)(ip + 1) > end)
@@ -113,9 +128,9 @@ static __always_inline int read_plain_v6(struct plain *plain, const struct ipv6h
 	packet_bytes = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	if (start >> 28 != IPV6_VERSION || packet_bytes == TRACED_PACKET_BYTES)
 		return 0;
-	if (packet_bytes > 0xffff || packet_bytes > end - (const void *)ip)
+	if (packet_bytes > 0xffff || packet_bytes > from->bytes)
 		return 0;
-	if (!is_plain_payload(ip->nexthdr, ip + 1, end, sizeof(*ip), packet_bytes))
+	if (!is_plain_payload(plain, ip->nexthdr, ip + 1, end, sizeof(*ip), packet_bytes))
 		return 0;
 	if ((const void *)(ports + 1) > end)
 		return 0;
@@ -125,18 +140,19 @@ static __always_inline int read_plain_v6(struct plain *plain, const struct ipv6h
 	return 1;
 }
 
-/* True for a frame whose packet may be in the cache. What is not taken wire/src/plain.rs
- * does not take either. */
-static __always_inline int read_plain(struct plain *plain, const void *data, const void *end)
+/* True for a frame whose packet may be in the cache: its headers begin at data, and it has
+ * frame_bytes. What is not taken wire/src/plain.rs does not take either. */
+static __always_inline int read_plain(struct plain *plain, const void *data, const void *end, __u32 frame_bytes)
 {
 	const struct ethhdr *ethernet = data;
+	const struct source from = { ethernet + 1, end, frame_bytes - sizeof(*ethernet) };
 
-	if ((const void *)(ethernet + 1) > end)
+	if (from.packet > end)
 		return 0;
 	if (ethernet->h_proto == bpf_htons(ETH_P_IP))
-		return read_plain_v4(plain, data + sizeof(*ethernet), end);
+		return read_plain_v4(plain, &from);
 	if (ethernet->h_proto == bpf_htons(ETH_P_IPV6))
-		return read_plain_v6(plain, data + sizeof(*ethernet), end);
+		return read_plain_v6(plain, &from);
 	return 0;
 }
 

@@ -79,6 +79,7 @@ enum counter {
 	COUNTER_TAKEN,     /* went to the forwarder */
 	COUNTER_PASSED,    /* left to the kernel */
 	COUNTER_NO_SOCKET, /* ours, but no socket at its queue: lost */
+	COUNTER_UNSENT,    /* the cache holds it, and the kernel had no room for the headers: lost */
 	COUNTERS,
 };
 

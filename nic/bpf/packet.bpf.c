@@ -3,13 +3,19 @@
  * For interfaces without XDP: the same choice twice. A packet socket sees
  * frames before traffic control does, so the socket takes what is ours
  * (guideway_take) and traffic control keeps it from the kernel
- * (guideway_drop). Only the former counts: each frame meets both.
+ * (guideway_traffic_control). Only the former counts: each frame meets both.
+ *
+ * What the kernel flow cache holds (cache.h) the former leaves, and notes; the
+ * latter, which comes next on the same processor, sends it. Segments stay
+ * joined, and checksums left to a device.
  */
 #include "destination.h"
+#include "cache.h"
 
 #define FRAME_WHOLE 0x7fffffff
 #define TC_ACT_UNSPEC (-1)
 #define TC_ACT_SHOT 2
+#define TC_ACT_REDIRECT 7
 #define PACKET_HOST 0
 #define PACKET_OUTGOING 4
 #define IPV4_OFFSET_MASK 0x1fff
@@ -82,10 +88,138 @@ static __always_inline int is_ours_skb(struct __sk_buff *skb)
 	return whole && is_ours(&s);
 }
 
+/* Of a frame, all that the cache looks at; the IP header at the place of a word. */
+#define HEADERS_BYTES_MAX (ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
+struct headers {
+	__u16 unused;
+	__u8 bytes[HEADERS_BYTES_MAX];
+} __attribute__((aligned(8)));
+
+/* A packet that traffic control is to send. By the frame's length and hash it is known again,
+ * should another program ever have taken the frame meanwhile. */
+struct noted_packet {
+	struct outer outer;
+	__u32 device; /* 0: there is none */
+	__u32 frame_bytes;
+	__u32 frame_hash;
+	__u32 target;
+	__u32 packet_bytes;
+	__u8 class;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct noted_packet);
+} noted_packets SEC(".maps");
+
+/* Devices that packets are sent by, by their number in the forwarder's list. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CACHE_DEVICES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} cache_devices SEC(".maps");
+
+/* Whose region the flow is in: of the socket that the frame is for. See PACKET_FANOUT_QM. */
+static __always_inline __u32 socket_number(const struct __sk_buff *skb)
+{
+	return cache_queues > 1 ? skb->queue_mapping % cache_queues : 0;
+}
+
+static __always_inline int read_plain_skb(struct plain *plain, struct __sk_buff *skb)
+{
+	struct headers headers = {};
+	__u32 bytes = skb->len;
+
+	if (bytes < ETH_HLEN)
+		return 0;
+	if (bytes > sizeof(headers.bytes))
+		bytes = sizeof(headers.bytes);
+	if (bpf_skb_load_bytes(skb, 0, headers.bytes, bytes))
+		return 0;
+	return read_plain(plain, headers.bytes, headers.bytes + bytes, skb->len);
+}
+
+/* Whether the packet fits its path; of joined segments each has to, and the whole of them
+ * the length fields of the headers outside. Joined datagrams are not sent. */
+static __always_inline int fits(const struct __sk_buff *skb, const struct plain *plain, const struct outer *outer)
+{
+	if (!skb->gso_size)
+		return plain->packet_bytes <= outer->packet_bytes_max;
+	return plain->header_bytes && plain->header_bytes + skb->gso_size <= outer->packet_bytes_max &&
+	       plain->packet_bytes <= 0xffff - ADDED_BYTES_V6(GENEVE_WORDS);
+}
+
+/* The device that it leaves by; 0: that is no more. */
+static __always_inline __u32 egress_device(const struct __sk_buff *skb, const struct outer *outer)
+{
+	__u32 number = outer->egress - 1;
+	const __u32 *device;
+
+	if (!outer->egress)
+		return READ_ONCE(skb->ifindex); /* no pointer to either, which the verifier refuses */
+	device = bpf_map_lookup_elem(&cache_devices, &number);
+	return device ? *device : 0;
+}
+
+/* True if traffic control is to send the packet. */
+static __always_inline int note_cached(struct __sk_buff *skb)
+{
+	__u32 queue = socket_number(skb), zero = 0;
+	struct noted_packet *noted = cache_queues ? bpf_map_lookup_elem(&noted_packets, &zero) : 0;
+	struct cached cached; /* each field is written before it is read */
+	const struct cache_line *line;
+	struct plain plain;
+
+	if (!noted)
+		return 0;
+	noted->device = 0;
+	line = working_line(queue);
+	if (!line || skb->pkt_type != PACKET_HOST || skb->vlan_present)
+		return 0;
+	if (!read_plain_skb(&plain, skb))
+		return 0;
+	if (!find_cached(&cached, queue, plain.hash) || !fits(skb, &plain, &cached.outer))
+		return 0;
+	noted->outer = cached.outer;
+	noted->frame_bytes = skb->len;
+	noted->frame_hash = skb->hash;
+	noted->target = cached.target & TARGET_NUMBER_MASK;
+	noted->packet_bytes = plain.packet_bytes;
+	noted->class = plain.class;
+	noted->device = egress_device(skb, &cached.outer);
+	if (!noted->device)
+		return 0;
+	note_use(&cached, line);
+	return 1;
+}
+
+/* Sends the packet that was noted; TC_ACT_UNSPEC: none was. */
+static __always_inline int send_noted(struct __sk_buff *skb)
+{
+	__u32 zero = 0, device;
+	struct noted_packet *noted = bpf_map_lookup_elem(&noted_packets, &zero);
+
+	if (!noted || !noted->device)
+		return TC_ACT_UNSPEC;
+	device = noted->device;
+	noted->device = 0;
+	if (noted->frame_bytes != skb->len || noted->frame_hash != skb->hash)
+		return TC_ACT_UNSPEC;
+	if (!encapsulate(skb, TC, &noted->outer, noted->class, noted->packet_bytes)) {
+		count(COUNTER_UNSENT);
+		return TC_ACT_SHOT;
+	}
+	count_cached(noted->target, noted->packet_bytes);
+	return bpf_redirect(device, 0);
+}
+
 SEC("socket")
 int guideway_take(struct __sk_buff *skb)
 {
-	if (skb->pkt_type == PACKET_OUTGOING)
+	if (skb->pkt_type == PACKET_OUTGOING || note_cached(skb))
 		return 0;
 	if (!is_ours_skb(skb)) {
 		count(COUNTER_PASSED);
@@ -96,9 +230,20 @@ int guideway_take(struct __sk_buff *skb)
 }
 
 SEC("classifier")
-int guideway_drop(struct __sk_buff *skb)
+int guideway_traffic_control(struct __sk_buff *skb)
 {
+	int action = cache_queues ? send_noted(skb) : TC_ACT_UNSPEC;
+
+	if (action != TC_ACT_UNSPEC)
+		return action;
 	return is_ours_skb(skb) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+/* Both, one after the other: for tests. */
+SEC("classifier")
+int guideway_both(struct __sk_buff *skb)
+{
+	return note_cached(skb) ? send_noted(skb) : guideway_traffic_control(skb);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

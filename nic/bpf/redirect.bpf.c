@@ -105,6 +105,48 @@ static __always_inline int read_frame(struct summary *s, const void *data, const
 	return 0;
 }
 
+/* Devices that packets are sent by, by their number in the forwarder's list. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, CACHE_DEVICES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} cache_devices SEC(".maps");
+
+/* How the packet leaves; XDP_ABORTED: its device is no more. The kernel sends by the
+ * device after the program has ended, if it returns XDP_REDIRECT. */
+static __always_inline int egress_action(const struct outer *outer)
+{
+	return outer->egress ? bpf_redirect_map(&cache_devices, outer->egress - 1, XDP_ABORTED) : XDP_TX;
+}
+
+/* What sends the packet, if it was in the cache; else XDP_ABORTED. */
+static __always_inline int send_cached(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 queue = ctx->rx_queue_index;
+	struct cached cached; /* each field is written before it is read */
+	const struct cache_line *line;
+	struct plain plain;
+	int action;
+
+	/* First, so that a cache that is not used costs next to nothing. */
+	line = working_line(queue);
+	if (!line || !read_plain(&plain, data, end, end - data))
+		return XDP_ABORTED;
+	if (!find_cached(&cached, queue, plain.hash) || plain.packet_bytes > cached.outer.packet_bytes_max)
+		return XDP_ABORTED;
+	/* While nothing is changed yet. */
+	action = egress_action(&cached.outer);
+	if (action == XDP_ABORTED)
+		return XDP_ABORTED;
+	if (!encapsulate(ctx, XDP, &cached.outer, plain.class, plain.packet_bytes))
+		return XDP_ABORTED;
+	note_use(&cached, line);
+	count_cached(cached.target & TARGET_NUMBER_MASK, plain.packet_bytes);
+	return action;
+}
+
 SEC("xdp")
 int guideway_filter(struct xdp_md *ctx)
 {

@@ -17,6 +17,12 @@ pub trait Queue: Send {
     /// Appends the frames that are there, until the batch is full.
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch<'static>);
 
+    /// True if frames are taken off the device that no batch has had room for: the next
+    /// are these, and no others.
+    fn holds(&self) -> bool {
+        false
+    }
+
     /// Sends frames, in order. Those taken leave the batch. Those that do not
     /// fit the ring stay in it: the caller counts them (`tx_full`) and gives
     /// them back to the pool.
@@ -32,7 +38,7 @@ pub trait Queue: Send {
 /// What happened at a queue, independent of what became of the frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
-    /// Frames taken off the receive ring.
+    /// Frames taken off the receive ring, and cut from those that were joined.
     pub received: u64,
     /// Bytes in them.
     pub received_bytes: u64,
@@ -49,11 +55,15 @@ pub struct QueueCounters {
     /// Times the kernel found no free chunk: the worker is too slow, or the
     /// pool too small.
     pub fill_empty: u64,
-    /// Frames longer than a chunk holds, where we see them ourselves
-    /// (`af_packet`: usually made by GRO or TSO, `ethtool -K IF gro off`).
+    /// Frames of segments that GRO or TSO joined, taken off the ring and cut
+    /// (`af_packet`): the device counts one where `received` counts the segments.
+    pub rx_joined: u64,
+    /// Frames longer than a chunk holds, where we see them ourselves, and joined ones that
+    /// cannot be cut (`af_packet`).
     pub rx_too_long: u64,
     /// Descriptors from the kernel that point outside the memory (never seen,
-    /// checked nevertheless); packets that a capture cut short (`pcap`).
+    /// checked nevertheless), checksums to complete that do (`af_packet`); packets that a
+    /// capture cut short (`pcap`).
     pub rx_invalid: u64,
     /// Frames the kernel refused to send: longer than the link's MTU.
     pub tx_invalid: u64,
@@ -97,6 +107,7 @@ pub(crate) struct Tally {
     pub(crate) received_bytes: Counter,
     pub(crate) transmitted: Counter,
     pub(crate) transmitted_bytes: Counter,
+    pub(crate) rx_joined: Counter,
     pub(crate) rx_too_long: Counter,
     pub(crate) rx_invalid: Counter,
     pub(crate) tx_invalid: Counter,
@@ -109,6 +120,7 @@ impl Tally {
             received_bytes: self.received_bytes.get(),
             transmitted: self.transmitted.get(),
             transmitted_bytes: self.transmitted_bytes.get(),
+            rx_joined: self.rx_joined.get(),
             rx_too_long: self.rx_too_long.get(),
             rx_invalid: self.rx_invalid.get(),
             tx_invalid: self.tx_invalid.get(),

@@ -107,6 +107,8 @@ pub struct Abilities {
     pub kernel_interface: bool,
     /// Descriptors by which a successor goes on without losing a frame.
     pub take_over: bool,
+    /// A kernel flow cache.
+    pub kernel_cache: bool,
 }
 
 /// Which RX queues of an interface must have an owner.

@@ -46,6 +46,8 @@ pub struct FilterCounters {
     pub passed: u64,
     /// Ours, but without a socket at their queue: lost.
     pub no_socket: u64,
+    /// In the kernel flow cache, and the kernel had no room for the headers: lost.
+    pub unsent: u64,
     /// Sent by the kernel flow cache: handed to the device, over all targets.
     pub cached: u64,
 }
@@ -164,7 +166,8 @@ impl FilterReader {
     /// Sums over all CPUs.
     pub fn counters(&self) -> Result<FilterCounters, FilterError> {
         let sum = |index| -> Result<u64, MapError> { Ok(self.0.get(&index, 0)?.iter().sum()) };
-        Ok(FilterCounters { taken: sum(0)?, passed: sum(1)?, no_socket: sum(2)?, cached: 0 })
+        let [taken, passed, no_socket, unsent] = [sum(0)?, sum(1)?, sum(2)?, sum(3)?];
+        Ok(FilterCounters { taken, passed, no_socket, unsent, cached: 0 })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The memory of the kernel flow cache: maps of the XDP filter that this process sees
+//! The memory of the kernel flow cache: maps of an interface's filter that this process sees
 //! too. What their words mean is their writer's and bpf/cache.h's business.
 //!
 //! The mappings stay for the life of the process. The program goes with the process,
@@ -8,9 +8,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aya::maps::{DevMap, Map, MapData};
+use aya::maps::{Array, DevMap, Map, MapData};
 use aya::{Ebpf, EbpfLoader};
 use ebpf::ObjectError;
+
+use crate::filter::Filter;
+use crate::interface::Interface;
 
 /// Words of a cache line: of a bucket of entries, of what stands beside a region.
 pub const LINE_WORDS: usize = 8;
@@ -136,6 +139,52 @@ impl CacheMemory {
     }
 }
 
+/// A filter in the kernel, with a kernel flow cache or without, on no interface yet.
+pub(crate) type Loaded = (Ebpf, Filter, Option<CacheMemory>);
+
+/// Loads a filter by `load`, with a kernel flow cache if the kernel has what that takes;
+/// where it has not, a warning says what, and user space sends all packets.
+pub(crate) fn load_for(
+    interface: &Interface,
+    cache: Option<CacheConfig>,
+    load: impl Fn(Option<CacheConfig>) -> Result<Loaded, ObjectError>,
+) -> Result<Loaded, ObjectError> {
+    let mut loaded = match cache {
+        None => load(None)?,
+        Some(_) => load(cache).or_else(|error| {
+            let interface = &interface.name;
+            tracing::warn!(interface, %error, "no kernel flow cache: user space sends all packets");
+            load(None)
+        })?,
+    };
+    let (_, filter, _) = &mut loaded;
+    filter.set_address(interface.mac).map_err(|error| ObjectError::Load(error.to_string()))?;
+    Ok(loaded)
+}
+
+/// Loads an object's maps, with a kernel flow cache of that config, or without one, and
+/// with these constants. Its programs are still to be loaded.
+pub(crate) fn load_maps(
+    object: &'static [u8],
+    cache: Option<CacheConfig>,
+    constants: &[(&'static str, u32)],
+) -> Result<Loaded, ObjectError> {
+    let failed = |error: io::Error| ObjectError::Load(error.to_string());
+    let settings = cache.map(Settings::new).transpose().map_err(failed)?;
+    let mut object = ebpf::load_with(object, |loader| {
+        if let Some(settings) = &settings {
+            settings.apply(loader);
+        }
+        for (name, value) in constants {
+            loader.override_global(name, value, true);
+        }
+    })?;
+    let filter = Filter::take(&mut object)?;
+    let memory = settings.as_ref().map(|settings| settings.memory(&object)).transpose()?;
+    settings.as_ref().map(|settings| settings.connect(&mut object)).transpose()?;
+    Ok((object, filter, memory))
+}
+
 /// What the filter is loaded with: a cache of that size.
 pub(crate) struct Settings {
     size: CacheSize,
@@ -181,13 +230,17 @@ impl Settings {
     /// Names the devices that the program may send by; the map goes with it.
     pub(crate) fn connect(&self, object: &mut Ebpf) -> Result<(), ObjectError> {
         let name = "cache_devices";
-        let mut map: DevMap<&mut MapData> = object
-            .map_mut(name)
-            .and_then(|map| map.try_into().ok())
-            .ok_or(ObjectError::Missing(name))?;
+        let map = object.map_mut(name).ok_or(ObjectError::Missing(name))?;
         for (number, device) in (0..).zip(&self.devices) {
-            let set = map.set(number, *device, None, 0);
-            set.map_err(|error| ObjectError::Table { name, error: error.to_string() })?;
+            let set = match &mut *map {
+                Map::DevMap(_) => DevMap::<&mut MapData>::try_from(&mut *map).map(|mut map| {
+                    map.set(number, *device, None, 0).map_err(|error| error.to_string())
+                }),
+                _ => Array::<&mut MapData, u32>::try_from(&mut *map)
+                    .map(|mut map| map.set(number, *device, 0).map_err(|error| error.to_string())),
+            };
+            let set = set.map_err(|_| ObjectError::Missing(name))?;
+            set.map_err(|error| ObjectError::Table { name, error })?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ pub mod driver;
 pub mod drivers;
 mod error;
 pub mod filter;
+pub mod filter_run;
 pub mod folder;
 pub mod interface;
 pub mod kernel_cache;

@@ -79,9 +79,21 @@ impl<P: Platform> Worker<P> {
     /// One batch of each device, and the slow path's answers; the number of
     /// frames.
     pub fn round(&mut self, view: &View) -> usize {
+        self.round_of(view, |_| true)
+    }
+
+    /// The same of devices whose queues hold what they have received.
+    pub fn last_round(&mut self, view: &View) -> usize {
+        self.round_of(view, |queue| queue.holds())
+    }
+
+    fn round_of(&mut self, view: &View, is_asked: impl Fn(&dyn Queue) -> bool) -> usize {
         let mut frames = self.answers();
         for device in 0..self.exit.queues.len() {
             let Worker { received, decider, exit } = self;
+            if !is_asked(&*exit.queues[device]) {
+                continue;
+            }
             exit.queues[device].rx(&mut exit.pool, received);
             if !received.is_empty() {
                 frames += received.len();

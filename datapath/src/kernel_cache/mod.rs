@@ -1,6 +1,6 @@
 //! The kernel flow cache: decisions that workers have made often, in memory that
-//! the XDP filter reads, which then sends a flow's plain data packets itself
-//! (nic/bpf/cache.h).
+//! an interface's filter reads, which then sends a flow's plain data packets itself
+//! (nic/bpf/cache.h): in the driver (XDP), or in traffic control.
 //!
 //! ```text
 //!  frame ─► five-tuple ─► SipHash ─► bucket in the region ─► entry ─► target ─► sent
@@ -17,8 +17,8 @@
 //! - Each device's filter has regions and targets of its own; a target has the same number
 //!   and generation in all, and its headers where the filter can send by its next hop's
 //!   device ([`by_device`], [`targets`]).
-//! - One region has one writer, the worker of its queue, and one reader at a time: the
-//!   kernel polls a queue on one processor at a time (native XDP).
+//! - One region has one writer, the worker of its queue. Its readers, of which traffic
+//!   control may have several at once, write the time of use and nothing else.
 //! - An entry whose target is of another generation is a miss. So a plan, a drain or
 //!   a next hop changes targets, in one store each, and never entries (the control
 //!   thread; see [`targets`]).

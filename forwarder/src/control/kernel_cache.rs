@@ -140,8 +140,9 @@ fn refuse_what_cannot_work(asked: &proto::Forwarder, candidates: &[Candidate<'_>
     if !(1..=DEVICES_MAX).contains(&candidates.len()) {
         return Err(format!("there are {} interfaces", candidates.len()).into());
     }
-    if let Some(other) = candidates.iter().find(|one| one.driver != &drivers::af_xdp::DRIVER) {
-        return Err(format!("the driver of {} is not af_xdp", other.interface).into());
+    if let Some(other) = candidates.iter().find(|one| !one.driver.abilities.kernel_cache) {
+        let Candidate { interface, driver, .. } = other;
+        return Err(format!("the driver of {interface}, {driver}, has none").into());
     }
     if asked.steering() != proto::Steering::Rss {
         return Err("steering is not rss".into());
@@ -150,8 +151,10 @@ fn refuse_what_cannot_work(asked: &proto::Forwarder, candidates: &[Candidate<'_>
         return Err("this processor is no x86".into());
     }
     // One that can be sent by is enough.
-    let mut sends =
-        candidates.iter().map(|one| xdp_egress::takes_what_programs_send(one.interface));
+    let mut sends = candidates.iter().map(|one| match one.driver == &drivers::af_xdp::DRIVER {
+        true => xdp_egress::takes_what_programs_send(one.interface),
+        false => Ok(()),
+    });
     let first = sends.next().expect("there is one");
     first.or_else(|error| if sends.any(|other| other.is_ok()) { Ok(()) } else { Err(error) })
 }
@@ -194,11 +197,11 @@ fn caches(asked: &proto::Forwarder, devices: &[Device]) -> Found {
             refused = "the interface has zero-copy; `kernel_cache: on` has it all the same";
             continue;
         }
-        // In generic mode packets are sent as the kernel's own are.
-        let is_generic = device.mode() == Some(Mode::Generic);
+        // Outside drivers packets are sent as the kernel's own are.
+        let is_outside = device.mode() != Some(Mode::Native);
         let own = usize::from(number);
         let taken = |by| if by == own { &from_itself[by] } else { &from_others[by] };
-        let sends_by = (0..devices.len()).map(|by| is_generic || taken(by).is_ok()).collect();
+        let sends_by = (0..devices.len()).map(|by| is_outside || taken(by).is_ok()).collect();
         by_device.push(DeviceCache { device: DeviceIndex(number), memory, sends_by });
     }
     if by_device.is_empty() {
@@ -216,7 +219,7 @@ fn takes_what_drivers_send(device: &Device) -> std::result::Result<(), String> {
     let interface = &device.interface().name;
     if device.mode() != Some(Mode::Native) {
         return Err(format!(
-            "the XDP program of {interface} is in generic mode, so that those in drivers cannot send by it"
+            "{interface} has no XDP program in its driver, so that those in drivers cannot send by it"
         ));
     }
     xdp_egress::takes_what_programs_send(interface).map_err(|error| error.to_string())

@@ -142,14 +142,14 @@ impl Thread {
     }
 
     /// Finishes what is on its way, and stands still until told to go on.
-    /// From devices nothing more is taken: frames wait there for the process that goes
-    /// on. From the steering thread everything is.
+    /// From devices nothing more is taken, but what their queues hold already: frames wait
+    /// there for the process that goes on. From the steering thread everything is.
     fn rest(&mut self) {
         let publisher = Arc::clone(&self.parts.publisher);
         while publisher.rests(Stage::Workers) && !publisher.stopped() {
             self.status().beat(monotonic_ms());
-            let steered = self.parts.steered;
-            let frames = if steered { self.round() } else { self.parts.worker.answers() };
+            let Parts { worker, steered, .. } = &mut self.parts;
+            let frames = if *steered { self.round() } else { worker.last_round(&self.view) };
             if frames == 0 && self.parts.worker.is_idle() {
                 let thread = &publisher.threads()[self.parts.index];
                 let still = || publisher.stand_still(thread, Stage::Workers);

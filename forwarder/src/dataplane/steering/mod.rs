@@ -160,7 +160,7 @@ impl Steerer {
             let now_ms = monotonic_ms();
             self.thread().beat(now_ms);
             self.parts.accounts.samples.begin(now_ms);
-            let frames = self.mux() + self.receive();
+            let frames = self.mux() + self.receive(|_| true);
             let Hub { pool, links, .. } = &mut self.parts.hub;
             links.iter_mut().for_each(|link| link.exchange_chunks(pool));
             if frames == 0 && !self.parts.busy_poll {
@@ -170,7 +170,7 @@ impl Steerer {
         }
     }
 
-    /// Receives no more, and when all workers rest stands still as soon as
+    /// Receives no more than queues hold already, and when all workers rest stands still as soon as
     /// everything they handed back is sent.
     fn rest(&mut self) {
         let publisher = Arc::clone(&self.parts.publisher);
@@ -178,10 +178,13 @@ impl Steerer {
             self.thread().beat(monotonic_ms());
             // Before mux: a worker may hand frames back, and rest, behind it.
             let workers_rest = publisher.rests(Stage::All);
-            let frames = self.mux();
+            let held = self.receive(|queue| queue.holds());
+            let frames = held + self.mux();
             let Hub { pool, links, .. } = &mut self.parts.hub;
             links.iter_mut().for_each(|link| link.exchange_chunks(pool));
-            self.thread().set_resting(Stage::Receiving);
+            if held == 0 {
+                self.thread().set_resting(Stage::Receiving);
+            }
             if frames == 0 && !self.is_waiting() && workers_rest {
                 let thread = &publisher.threads()[self.thread];
                 self.parts.hub.pool.stand_still(|| publisher.stand_still(thread, Stage::All));
@@ -192,13 +195,17 @@ impl Steerer {
         self.thread().set_resting(Stage::Work);
     }
 
-    /// A batch of each queue goes to workers; the number of frames.
-    fn receive(&mut self) -> usize {
+    /// A batch of each of these queues goes to workers; the number of frames.
+    fn receive(&mut self, is_asked: impl Fn(&dyn Queue) -> bool) -> usize {
         let mut frames = 0;
         for device in 0..self.parts.hub.ports.len() {
             for number in 0..self.parts.hub.ports[device].len() {
                 let Hub { pool, ports, .. } = &mut self.parts.hub;
-                ports[device][number].queue.rx(pool, &mut self.received);
+                let queue = &mut ports[device][number].queue;
+                if !is_asked(&**queue) {
+                    continue;
+                }
+                queue.rx(pool, &mut self.received);
                 frames += self.received.len();
                 let mut received = std::mem::take(&mut self.received);
                 received.drain(..).for_each(|frame| self.steer(frame, device));

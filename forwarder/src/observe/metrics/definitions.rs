@@ -87,7 +87,7 @@ daemon::define_metrics! {
     SECOND_CHANCE_PACKETS_TOTAL "guideway_second_chance_packets_total" Counter ["action"]
         "Packets without a tracked connection that an earlier table had another backend for, by what was done."
     RX_PACKETS_TOTAL "guideway_rx_packets_total" Counter ["interface", "queue"]
-        "Frames taken off receive rings."
+        "Frames taken off receive rings, and segments cut from joined ones."
     RX_BYTES_TOTAL "guideway_rx_bytes_total" Counter ["interface", "queue"]
         "Their bytes."
     TX_PACKETS_TOTAL "guideway_tx_packets_total" Counter ["interface", "queue"]
@@ -98,6 +98,8 @@ daemon::define_metrics! {
         "Frames the kernel refused to send."
     RX_LOST_PACKETS_TOTAL "guideway_rx_lost_packets_total" Counter ["interface", "queue", "where"]
         "Frames lost before us, by place."
+    RX_JOINED_PACKETS_TOTAL "guideway_rx_joined_packets_total" Counter ["interface", "queue"]
+        "Frames of segments that the kernel or the device had joined, which were cut (driver af_packet): the device counts one where guideway_rx_packets_total counts the segments."
     CHECKSUM_SAMPLES_TOTAL "guideway_checksum_samples_total" Counter ["interface", "state"]
         "Frames of TCP and UDP that were looked at, twenty a second at most of each worker: with a checksum (complete), or with that of the pseudo-header, as their sender leaves it to a device (incomplete)."
     FILTER_PACKETS_TOTAL "guideway_filter_packets_total" Counter ["interface", "decision"]

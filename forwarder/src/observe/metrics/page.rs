@@ -312,6 +312,11 @@ impl Running<'_> {
         }
         for &(interface, counters) in &self.filters {
             lost.sample(&[interface, "-", "no_socket"], counters.no_socket);
+            lost.sample(&[interface, "-", "unsent"], counters.unsent);
+        }
+        let mut joined = page.metric(&definitions::RX_JOINED_PACKETS_TOTAL);
+        for (interface, queue, counters) in &queues {
+            joined.sample(&[interface, queue], counters.rx_joined);
         }
         let mut checksums = page.metric(&definitions::CHECKSUM_SAMPLES_TOTAL);
         for (device, interface) in self.interfaces.iter().enumerate() {

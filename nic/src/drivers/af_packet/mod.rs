@@ -3,19 +3,20 @@
 //! ```text
 //!            ┌ socket: guideway_take ┐ ours: a copy ─► worker
 //!  receive ─►├───────────────────────┤
-//!            └ tc: guideway_drop     ┘ ours: dropped; all else ─► kernel
+//!            └ traffic control       ┘ cached: sent; ours: dropped; all else ─► kernel
 //! ```
 //!
 //! A packet socket sees frames before traffic control does, so the same
-//! choice is made twice. Needs no XDP and works on every driver; each frame is
-//! copied, and the kernel has allocated for it before we see it.
+//! choice is made twice, but for what the kernel flow cache holds
+//! (bpf/packet.bpf.c). Needs no XDP and works on every driver; each frame for a
+//! worker is copied, and the kernel has allocated for it before we see it.
 //!
-//! Unlike XDP this sees frames as the kernel has them: checksums that the
-//! sender left to hardware are completed here, and frames that GRO or TSO
-//! joined are taken if they fit a chunk and still are one packet, else
-//! dropped and counted (`rx_too_long`): `ethtool -K IF gro off`.
+//! Unlike XDP this sees frames as the kernel has them: segments that GRO or TSO
+//! joined, and checksums that the sender left to hardware. The cache sends them
+//! so; for workers they are cut and completed here ([`joined`]).
 
-mod program;
+mod joined;
+pub(crate) mod program;
 mod queue;
 mod socket;
 
@@ -35,6 +36,7 @@ use crate::driver::{
 };
 use crate::error::OpenError;
 use crate::interface::Interface;
+use crate::kernel_cache::{CacheConfig, CacheRequest};
 use crate::memory::{Memory, Pool};
 use program::Program;
 use socket::Group;
@@ -42,7 +44,7 @@ use socket::Group;
 /// Packet sockets.
 pub static DRIVER: Driver = Driver {
     name: "af_packet",
-    abilities: Abilities { filter: true, kernel_interface: true, take_over: true },
+    abilities: Abilities { filter: true, kernel_interface: true, take_over: true, kernel_cache: true },
     queues: QueueOwners::Shared,
     chunks: |_| BATCH_MAX,
     pool: Pool::new,
@@ -62,18 +64,41 @@ struct PacketPort {
 fn open(config: &DeviceConfig, queues: u32) -> Result<Device, OpenError> {
     let interface = Interface::find(&config.interface)?;
     let claim = Claim::new(&interface)?;
-    let (program, filter) = Program::attach(&interface)?;
+    let cache = cache_for(&interface, config.kernel_cache.clone(), queues);
+    let (program, filter, cache) = Program::attach(&interface, cache)?;
     tracing::info!(interface = interface.name, queues, "packet filter attached");
     let port = Box::new(PacketPort { program, group: None, queues });
-    Ok(Device::new(&DRIVER, interface, Some(filter), claim, port))
+    let device = Device::new(&DRIVER, interface, Some(filter), claim, port);
+    Ok(device.with_kernel_cache(cache))
 }
 
 /// Shares a predecessor's claim, and loads the filters beside its own.
 fn inherit(inheritance: Inheritance) -> Result<Device, OpenError> {
-    let Inheritance { interface, held, queues, .. } = inheritance;
-    let (program, filter) = Program::inherit(held.link)?;
+    let Inheritance { interface, held, queues, kernel_cache, .. } = inheritance;
+    let cache = cache_for(&interface, kernel_cache, queues);
+    let (program, filter, cache) = Program::inherit(&interface, held.link, cache)?;
     let port = Box::new(PacketPort { program, group: None, queues });
-    Ok(Device::new(&DRIVER, interface, Some(filter), Claim::inherit(held.claim), port))
+    let device = Device::new(&DRIVER, interface, Some(filter), Claim::inherit(held.claim), port);
+    Ok(device.with_kernel_cache(cache))
+}
+
+/// A cache of as many regions as there are sockets, if frames go to these by their queue: the
+/// filter has to know whose region a flow is in.
+fn cache_for(
+    interface: &Interface,
+    request: Option<CacheRequest>,
+    queues: u32,
+) -> Option<CacheConfig> {
+    let is_known = queues == 1 || queues == interface.rx_queues;
+    if request.is_some() && !is_known {
+        tracing::warn!(
+            interface = interface.name,
+            queues,
+            "no kernel flow cache: set `queues: 1`, or {}, as many as the interface has",
+            interface.rx_queues
+        );
+    }
+    request.filter(|_| is_known).map(|request| request.of(queues))
 }
 
 impl Port for PacketPort {

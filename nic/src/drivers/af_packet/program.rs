@@ -1,5 +1,5 @@
 //! The two filters of a packet socket: what it takes, and what traffic
-//! control drops.
+//! control sends or drops.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,13 +13,16 @@ use ebpf::{Hook, Link, ObjectError, with_causes};
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::interface::Interface;
+use crate::kernel_cache::{self, CacheConfig, CacheMemory, Loaded};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/packet.bpf.o"));
 
 const TAKE: &str = "guideway_take";
-const DROP: &str = "guideway_drop";
+const TRAFFIC_CONTROL: &str = "guideway_traffic_control";
+/// Its name in the release before.
+const FORMER: &str = "guideway_drop";
 
-/// The filters, loaded; the dropping one attached until this is dropped.
+/// The filters, loaded; that of traffic control attached until this is dropped.
 pub(super) struct Program {
     object: Ebpf,
     /// None before Linux 6.6: there the object holds what takes it off.
@@ -27,58 +30,68 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Loads both filters, empty, and attaches the dropping one.
-    pub(super) fn attach(interface: &Interface) -> Result<(Program, Filter), OpenError> {
-        let (mut program, filter) = Program::load()?;
-        program.drop_in_traffic_control(interface).map_err(failed(interface, "attach"))?;
-        Ok((program, filter))
+    /// Loads both filters, empty, and attaches that of traffic control.
+    pub(super) fn attach(
+        interface: &Interface,
+        cache: Option<CacheConfig>,
+    ) -> Result<(Program, Filter, Option<CacheMemory>), OpenError> {
+        let (mut program, filter, cache) = Program::load(interface, cache)?;
+        program.attach_to_traffic_control(interface).map_err(failed(interface, "attach"))?;
+        Ok((program, filter, cache))
     }
 
-    /// Loads both filters, empty, beside those of a predecessor, which stay
-    /// until [`Program::switch`].
-    pub(super) fn inherit(link: Option<OwnedFd>) -> Result<(Program, Filter), ObjectError> {
-        let (program, filter) = Program::load()?;
-        Ok((Program { link: link.map(Link::inherit), ..program }, filter))
+    /// Loads both filters, empty and with an empty cache of their own, beside those of a
+    /// predecessor, which stay until [`Program::switch`].
+    pub(super) fn inherit(
+        interface: &Interface,
+        link: Option<OwnedFd>,
+        cache: Option<CacheConfig>,
+    ) -> Result<(Program, Filter, Option<CacheMemory>), ObjectError> {
+        let (program, filter, cache) = Program::load(interface, cache)?;
+        Ok((Program { link: link.map(Link::inherit), ..program }, filter, cache))
     }
 
-    /// Puts our dropping filter in the place of the predecessor's.
+    /// Puts our filter of traffic control in the place of the predecessor's.
     pub(super) fn switch(&mut self, interface: &Interface) -> Result<(), OpenError> {
         let replaced = match &self.link {
-            Some(link) => dropping(&mut self.object)
-                .and_then(|drop| link.replace(drop).map_err(|error| error.to_string())),
-            None => self.drop_in_traffic_control(interface),
+            Some(link) => traffic_control(&mut self.object)
+                .and_then(|program| link.replace(program).map_err(|error| error.to_string())),
+            None => self.attach_to_traffic_control(interface),
         };
         replaced.map_err(failed(interface, "replace"))
     }
 
-    /// What keeps the dropping filter attached, for a successor.
+    /// What keeps the filter of traffic control attached, for a successor.
     pub(super) fn link(&self) -> Option<BorrowedFd<'_>> {
         self.link.as_ref().map(Link::fd)
     }
 
-    fn load() -> Result<(Program, Filter), ObjectError> {
-        let mut object = ebpf::load(OBJECT)?;
-        let filter = Filter::take(&mut object)?;
-        ebpf::verify(TAKE, ebpf::program::<SocketFilter>(&mut object, TAKE)?.load())?;
-        ebpf::verify(DROP, ebpf::program::<SchedClassifier>(&mut object, DROP)?.load())?;
-        Ok((Program { object, link: None }, filter))
+    fn load(
+        interface: &Interface,
+        cache: Option<CacheConfig>,
+    ) -> Result<(Program, Filter, Option<CacheMemory>), ObjectError> {
+        let (object, filter, cache) = kernel_cache::load_for(interface, cache, load)?;
+        Ok((Program { object, link: None }, filter, cache))
     }
 
     /// From Linux 6.6 on a link holds the program, and goes with us. Before,
     /// it hangs on a queueing discipline and stays after a crash: ours from
     /// before is taken off first.
-    fn drop_in_traffic_control(&mut self, interface: &Interface) -> Result<(), String> {
+    fn attach_to_traffic_control(&mut self, interface: &Interface) -> Result<(), String> {
         if has_links() {
-            let link = Link::create(dropping(&mut self.object)?, interface.index, Hook::TcIngress);
+            let program = traffic_control(&mut self.object)?;
+            let link = Link::create(program, interface.index, Hook::TcIngress);
             self.link = Some(link.map_err(|error| error.to_string())?);
             return Ok(());
         }
         // It is there already, or the attachment fails and says why.
         let _ = tc::qdisc_add_clsact(&interface.name);
-        let _ = tc::qdisc_detach_program(&interface.name, TcAttachType::Ingress, DROP);
-        let drop: &mut SchedClassifier =
-            ebpf::program(&mut self.object, DROP).map_err(|error| error.to_string())?;
-        let attached = drop.attach(&interface.name, TcAttachType::Ingress);
+        for ours in [TRAFFIC_CONTROL, FORMER] {
+            let _ = tc::qdisc_detach_program(&interface.name, TcAttachType::Ingress, ours);
+        }
+        let program: &mut SchedClassifier =
+            ebpf::program(&mut self.object, TRAFFIC_CONTROL).map_err(|error| error.to_string())?;
+        let attached = program.attach(&interface.name, TcAttachType::Ingress);
         attached.map(|_| ()).map_err(|error| with_causes(&error))
     }
 
@@ -97,10 +110,19 @@ fn failed(interface: &Interface, action: &'static str) -> impl FnOnce(String) ->
     move |error| OpenError::PacketFilter { name, action, error }
 }
 
-fn dropping(object: &mut Ebpf) -> Result<BorrowedFd<'_>, String> {
-    let drop: &mut SchedClassifier =
-        ebpf::program(object, DROP).map_err(|error| error.to_string())?;
-    drop.fd().map(|fd| fd.as_fd()).map_err(|error| with_causes(&error))
+/// Both filters, in the kernel and on no interface yet.
+pub(crate) fn load(cache: Option<CacheConfig>) -> Result<Loaded, ObjectError> {
+    let (mut object, filter, memory) = kernel_cache::load_maps(OBJECT, cache, &[])?;
+    let classifier = ebpf::program::<SchedClassifier>(&mut object, TRAFFIC_CONTROL)?;
+    ebpf::verify(TRAFFIC_CONTROL, classifier.load())?;
+    ebpf::verify(TAKE, ebpf::program::<SocketFilter>(&mut object, TAKE)?.load())?;
+    Ok((object, filter, memory))
+}
+
+fn traffic_control(object: &mut Ebpf) -> Result<BorrowedFd<'_>, String> {
+    let program: &mut SchedClassifier =
+        ebpf::program(object, TRAFFIC_CONTROL).map_err(|error| error.to_string())?;
+    program.fd().map(|fd| fd.as_fd()).map_err(|error| with_causes(&error))
 }
 
 fn has_links() -> bool {

@@ -1,5 +1,10 @@
 //! A packet socket as a queue: a batch each way is one system call.
+//!
+//! A message is a frame, in a chunk; joined segments (64 KiB at most) go on in memory
+//! of the message's own, and are cut from there into the batches that follow. Until all
+//! are cut nothing more is received.
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -9,42 +14,41 @@ use std::sync::{Arc, Weak};
 
 use wire::{BATCH_MAX, Batch, Frame, HEADROOM_BYTES};
 
+use super::joined::{Bytes, Joined, Undone};
 use super::socket;
 use crate::device::{KernelCounters, Meter, Queue, QueueCounters, Tally};
 use crate::memory::Pool;
 
-/// struct virtio_net_hdr: what the kernel has left undone of a frame.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Undone {
-    flags: u8,
-    gso_type: u8,
-    header_len: u16,
-    gso_size: u16,
-    checksum_start: u16,
-    checksum_offset: u16,
-}
-
-const NEEDS_CHECKSUM: u8 = 1;
-const GSO_NONE: u8 = 0;
-const GSO_TCPV4: u8 = 1;
-const GSO_TCPV6: u8 = 4;
-const GSO_ECN: u8 = 0x80;
+/// Of a message, behind its chunk: the longest that a device joins.
+const REST_BYTES: usize = 1 << 16;
 
 /// One socket, or one of a group.
 pub struct PacketQueue {
     fd: Arc<OwnedFd>,
     messages: Box<Messages>,
+    /// Received, and not in a batch yet, in their order.
+    held: VecDeque<Held>,
     tally: Arc<Tally>,
     statistics: Arc<Statistics>,
+}
+
+/// A message that was received.
+struct Held {
+    /// Its place among the messages.
+    index: usize,
+    frame: Frame<'static>,
+    /// None: it is one packet.
+    joined: Option<Joined>,
 }
 
 /// The arguments of the system calls. The pointers in it are set anew before
 /// each and mean nothing afterwards.
 struct Messages {
     headers: [libc::mmsghdr; BATCH_MAX],
-    parts: [[libc::iovec; 2]; BATCH_MAX],
+    parts: [[libc::iovec; 3]; BATCH_MAX],
     undone: [Undone; BATCH_MAX],
+    /// Memory that the kernel gives pages when they are used.
+    rests: Vec<[u8; REST_BYTES]>,
 }
 
 // SAFETY: the raw pointers are never used after the call that they were set
@@ -54,19 +58,24 @@ unsafe impl Send for Messages {}
 impl Messages {
     fn new() -> Box<Messages> {
         // SAFETY: integers and pointers only: zero is valid for all.
-        Box::new(unsafe { mem::zeroed() })
+        let (headers, parts) = unsafe { (mem::zeroed(), mem::zeroed()) };
+        let rests = vec![[0; REST_BYTES]; BATCH_MAX];
+        Box::new(Messages { headers, parts, undone: [Undone::default(); BATCH_MAX], rests })
     }
 
-    /// Message `index` is the header of what is undone and `bytes`.
-    fn set(&mut self, index: usize, bytes: *mut u8, len: usize) {
+    /// Message `index` is the header of what is undone and `bytes`; to receive, what is
+    /// longer goes on in its rest.
+    fn set(&mut self, index: usize, bytes: &mut [u8], with_rest: bool) {
         self.undone[index] = Undone::default();
         let undone = (&raw mut self.undone[index]).cast();
+        let rest = &mut self.rests[index];
         self.parts[index] = [
             libc::iovec { iov_base: undone, iov_len: size_of::<Undone>() },
-            libc::iovec { iov_base: bytes.cast(), iov_len: len },
+            libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() },
+            libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() },
         ];
         self.headers[index].msg_hdr.msg_iov = self.parts[index].as_mut_ptr();
-        self.headers[index].msg_hdr.msg_iovlen = 2;
+        self.headers[index].msg_hdr.msg_iovlen = if with_rest { 3 } else { 2 };
     }
 }
 
@@ -75,6 +84,7 @@ impl PacketQueue {
         let fd = Arc::new(fd);
         PacketQueue {
             messages: Messages::new(),
+            held: VecDeque::with_capacity(BATCH_MAX),
             tally: Arc::default(),
             statistics: Arc::new(Statistics { fd: Arc::downgrade(&fd), drops: AtomicU64::new(0) }),
             fd,
@@ -86,51 +96,95 @@ impl PacketQueue {
         &self.fd
     }
 
+    /// Receives as many messages, of those that are there.
+    fn receive(&mut self, pool: &mut Pool, count: usize) {
+        let mut frames = Batch::new();
+        while frames.len() < count {
+            let Some(chunk) = pool.take() else { break };
+            let end = chunk.len();
+            frames.push(Frame::new(chunk, HEADROOM_BYTES, end));
+        }
+        let received = self.receive_into(&mut frames);
+        for (index, frame) in frames.into_iter().enumerate() {
+            if index >= received {
+                pool.give_frame(frame);
+            } else if let Err(frame) = self.hold(index, frame) {
+                pool.give_frame(frame);
+            }
+        }
+    }
+
     /// Receives into the chunks; how many were filled.
-    fn receive(&mut self, chunks: &mut Batch<'static>) -> usize {
+    fn receive_into(&mut self, chunks: &mut Batch<'static>) -> usize {
         for (index, chunk) in chunks.iter_mut().enumerate() {
-            let bytes = chunk.bytes_mut();
-            self.messages.set(index, bytes.as_mut_ptr(), bytes.len());
+            self.messages.set(index, chunk.bytes_mut(), true);
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         let (headers, count) = (self.messages.headers.as_mut_ptr(), chunks.len() as u32);
         // SAFETY: `count` messages were set to memory that lives through the
-        // call: frames that we own, and headers in the same box.
+        // call: frames that we own, and headers and rests of the same box.
         let received = unsafe {
             libc::recvmmsg(self.fd.as_raw_fd(), headers, count, flags as _, ptr::null_mut())
         };
         usize::try_from(received).unwrap_or(0)
     }
 
-    /// The frame that a message was received into; None if it is to be
+    /// Keeps what a message was received into for a batch; gives it back if it is to be
     /// dropped.
-    fn finish(&self, index: usize, frame: &mut Frame<'static>) -> Option<()> {
+    fn hold(&mut self, index: usize, mut frame: Frame<'static>) -> Result<(), Frame<'static>> {
         let undone = self.messages.undone[index];
-        let len =
-            (self.messages.headers[index].msg_len as usize).checked_sub(size_of::<Undone>())?;
+        let len = self.messages.headers[index].msg_len as usize;
+        let Some(len) = len.checked_sub(size_of::<Undone>()) else { return Err(frame) };
         // With MSG_TRUNC the kernel reports the whole length, received or not.
-        // Datagrams that GRO joined are not one packet; TCP segments are.
-        let one_packet = matches!(undone.gso_type & !GSO_ECN, GSO_NONE | GSO_TCPV4 | GSO_TCPV6);
-        if len > frame.len() || !one_packet {
-            self.tally.rx_too_long.add(1);
-            return None;
+        let joined = (undone.is_joined() && len <= frame.len() + REST_BYTES)
+            .then(|| Joined::new(undone, frame.bytes(), len))
+            .flatten();
+        if joined.is_none() {
+            if undone.is_joined() || len > frame.len() {
+                self.tally.rx_too_long.add(1);
+                return Err(frame);
+            }
+            frame.truncate(len);
+            if undone.complete_checksum(frame.bytes_mut()).is_none() {
+                self.tally.rx_invalid.add(1);
+                return Err(frame);
+            }
         }
-        frame.truncate(len);
-        if undone.flags & NEEDS_CHECKSUM != 0 {
-            complete_checksum(
-                frame.bytes_mut(),
-                undone.checksum_start.into(),
-                undone.checksum_offset.into(),
-            )?;
+        self.held.push_back(Held { index, frame, joined });
+        Ok(())
+    }
+
+    /// Puts into the batch what is held.
+    fn give(&mut self, pool: &mut Pool, batch: &mut Batch<'static>) {
+        while !batch.is_full() {
+            let Some(first) = self.held.front_mut() else { return };
+            let frame = match &mut first.joined {
+                Some(joined) if joined.left() > 0 => {
+                    let Some(chunk) = pool.take() else { return };
+                    let rest = &self.messages.rests[first.index];
+                    joined.cut(&Bytes { front: first.frame.bytes(), rest }, chunk)
+                }
+                _ => {
+                    let Some(first) = self.held.pop_front() else { return };
+                    if first.joined.is_some() {
+                        // Of all that was cut the device has counted one.
+                        pool.give_frame(first.frame);
+                        self.tally.rx_joined.add(1);
+                        continue;
+                    }
+                    first.frame
+                }
+            };
+            self.tally.received.add(1);
+            self.tally.received_bytes.add(frame.len() as u64);
+            batch.push(frame);
         }
-        Some(())
     }
 
     /// Sends the first frames; how many were taken.
     fn send(&mut self, batch: &mut Batch<'static>) -> io::Result<usize> {
         for (index, frame) in batch.iter_mut().enumerate() {
-            let bytes = frame.bytes_mut();
-            self.messages.set(index, bytes.as_mut_ptr(), bytes.len());
+            self.messages.set(index, frame.bytes_mut(), false);
         }
         let (headers, count) = (self.messages.headers.as_mut_ptr(), batch.len() as u32);
         // SAFETY: as in `receive`.
@@ -145,34 +199,16 @@ impl PacketQueue {
     }
 }
 
-/// Does what a sender left to hardware: the field holds the sum over the
-/// pseudo header, the rest of the packet is added to it.
-fn complete_checksum(frame: &mut [u8], start: usize, offset: usize) -> Option<()> {
-    let checksum = wire::checksum::finish(wire::checksum::sum(frame.get(start..)?));
-    // In UDP zero means "none", and all ones is the same number.
-    let checksum = if checksum == 0 { 0xffff } else { checksum };
-    frame.get_mut(start + offset..start + offset + 2)?.copy_from_slice(&checksum.to_be_bytes());
-    Some(())
-}
-
 impl Queue for PacketQueue {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch<'static>) {
-        let mut frames = Batch::new();
-        while frames.len() < batch.remaining_capacity() {
-            let Some(chunk) = pool.take() else { break };
-            let end = chunk.len();
-            frames.push(Frame::new(chunk, HEADROOM_BYTES, end));
+        if self.held.is_empty() {
+            self.receive(pool, batch.remaining_capacity());
         }
-        let received = self.receive(&mut frames);
-        for (index, mut frame) in frames.into_iter().enumerate() {
-            if index >= received || self.finish(index, &mut frame).is_none() {
-                pool.give_frame(frame);
-                continue;
-            }
-            self.tally.received.add(1);
-            self.tally.received_bytes.add(frame.len() as u64);
-            batch.push(frame);
-        }
+        self.give(pool, batch);
+    }
+
+    fn holds(&self) -> bool {
+        !self.held.is_empty()
     }
 
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch<'static>) {
@@ -220,34 +256,5 @@ impl KernelCounters for Statistics {
             self.drops.fetch_add(new.into(), Relaxed);
         }
         counters.rx_dropped += self.drops.load(Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_checksum_left_to_hardware_is_completed() {
-        // A UDP datagram over IPv4: the field holds the folded sum over the
-        // pseudo header, as the kernel leaves it.
-        let (source, destination) = ([192, 0, 2, 1], [203, 0, 113, 10]);
-        let mut datagram = [0x30, 0x39, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4];
-        let pseudo = wire::checksum::pseudo_header(&source, &destination, 17, datagram.len());
-        datagram[6..8].copy_from_slice(&wire::checksum::fold(pseudo).to_be_bytes());
-        let mut frame = [vec![0xee; 34], datagram.to_vec()].concat();
-        complete_checksum(&mut frame, 34, 6).unwrap();
-        let whole = pseudo + wire::checksum::sum(&frame[34..]);
-        assert_eq!(
-            wire::checksum::finish(whole),
-            0,
-            "the receiver's sum over all must come to zero"
-        );
-    }
-
-    #[test]
-    fn a_checksum_outside_the_frame_drops_it() {
-        assert!(complete_checksum(&mut [0; 40], 50, 0).is_none());
-        assert!(complete_checksum(&mut [0; 40], 34, 6).is_none());
     }
 }

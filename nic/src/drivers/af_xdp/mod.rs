@@ -20,14 +20,12 @@
 //! all sockets of a worker must then have it, because they share its memory:
 //! between unequal interfaces set [`crate::QueueOptions::copy`].
 
-mod program;
+pub(crate) mod program;
 mod queue;
 mod ring;
-mod run;
 mod socket;
 
 pub use queue::XdpQueue;
-pub use run::{Action, FilterRun, Measured};
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -50,7 +48,7 @@ use socket::{Binding, Socket, Umem};
 /// AF_XDP sockets.
 pub static DRIVER: Driver = Driver {
     name: "af_xdp",
-    abilities: Abilities { filter: true, kernel_interface: true, take_over: true },
+    abilities: Abilities { filter: true, kernel_interface: true, take_over: true, kernel_cache: true },
     queues: QueueOwners::Each,
     // No ring ever starves: chunks that are free, received and being sent.
     chunks: |options| 3 * options.ring_entries as usize,

@@ -1,6 +1,5 @@
 //! The XDP filter, loaded and attached to an interface.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use aya::Ebpf;
@@ -12,11 +11,11 @@ use ebpf::{Link, ObjectError};
 use crate::error::ProgramFailure;
 use crate::filter::Filter;
 use crate::interface::Interface;
-use crate::kernel_cache::{CacheConfig, CacheMemory, Settings};
+use crate::kernel_cache::{self, CacheConfig, CacheMemory};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.bpf.o"));
 
-pub(super) const FILTER: &str = "guideway_filter";
+pub(crate) const FILTER: &str = "guideway_filter";
 
 /// The filter on its interface; detached when dropped.
 pub(super) struct Program {
@@ -75,47 +74,25 @@ impl Program {
     }
 }
 
-/// A filter in the kernel, on no interface yet.
+/// The program and its table of sockets, in the kernel and on no interface yet.
 type Loaded = (Ebpf, XskMap<MapData>, Filter, Option<CacheMemory>);
 
-/// With a kernel flow cache, if the kernel has what that takes; where it has not, a
-/// warning says what, and user space sends all packets.
 fn load_for(interface: &Interface, cache: Option<CacheConfig>) -> Result<Loaded, ObjectError> {
-    let mut loaded = match cache {
-        None => load(None, &[])?,
-        Some(_) => load(cache, &[]).or_else(|error| {
-            let interface = &interface.name;
-            tracing::warn!(interface, %error, "no kernel flow cache: user space sends all packets");
-            load(None, &[])
-        })?,
-    };
-    let (_, _, filter, _) = &mut loaded;
-    filter.set_address(interface.mac).map_err(|error| ObjectError::Load(error.to_string()))?;
-    Ok(loaded)
+    let (mut object, filter, memory) =
+        kernel_cache::load_for(interface, cache, |cache| load(cache, &[]))?;
+    let sockets = ebpf::table(&mut object, "sockets")?;
+    Ok((object, sockets, filter, memory))
 }
 
 /// With a kernel flow cache of that config, or without one; and
 /// with these constants.
-pub(super) fn load(
+pub(crate) fn load(
     cache: Option<CacheConfig>,
     constants: &[(&'static str, u32)],
-) -> Result<Loaded, ObjectError> {
-    let failed = |error: io::Error| ObjectError::Load(error.to_string());
-    let settings = cache.map(Settings::new).transpose().map_err(failed)?;
-    let mut object = ebpf::load_with(OBJECT, |loader| {
-        if let Some(settings) = &settings {
-            settings.apply(loader);
-        }
-        for (name, value) in constants {
-            loader.override_global(name, value, true);
-        }
-    })?;
-    let filter = Filter::take(&mut object)?;
-    let sockets = ebpf::table(&mut object, "sockets")?;
-    let memory = settings.as_ref().map(|settings| settings.memory(&object)).transpose()?;
-    settings.as_ref().map(|settings| settings.connect(&mut object)).transpose()?;
+) -> Result<kernel_cache::Loaded, ObjectError> {
+    let (mut object, filter, memory) = kernel_cache::load_maps(OBJECT, cache, constants)?;
     ebpf::verify(FILTER, ebpf::program::<Xdp>(&mut object, FILTER)?.load())?;
-    Ok((object, sockets, filter, memory))
+    Ok((object, filter, memory))
 }
 
 fn fd(object: &mut Ebpf) -> Result<BorrowedFd<'_>, ObjectError> {

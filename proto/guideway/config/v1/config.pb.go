@@ -3131,12 +3131,11 @@ type Forwarder struct {
 	// bytes each and a little more) is taken at start. Default: 1000000.
 	ConnectionsMax *uint64 `protobuf:"varint,3,opt,name=connections_max,json=connectionsMax,proto3,oneof" json:"connections_max,omitempty"`
 	// Whether the kernel sends data packets of steady flows by itself, past the
-	// workers, as these have decided (docs/performance.md), with `driver: af_xdp`
-	// on all interfaces and `steering: rss`. `auto`: on interfaces that have no
-	// zero-copy, where each packet that workers get is copied by the kernel. `on`:
-	// with zero-copy, too, and a warning says what is in the way. `off` takes effect
-	// at once, as does the way back; a forwarder that started with `off` has no cache
-	// before its next start or upgrade.
+	// workers, as these have decided (docs/performance.md), with `steering: rss`.
+	// `auto`: on interfaces that have no zero-copy, where each packet that workers get
+	// is copied by the kernel. `on`: with zero-copy, too, and a warning says what is in
+	// the way. `off` takes effect at once, as does the way back; a forwarder that started
+	// with `off` has no cache before its next start or upgrade.
 	// Default: `auto`.
 	KernelCache   *string `protobuf:"bytes,4,opt,name=kernel_cache,json=kernelCache,proto3,oneof" json:"kernel_cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3205,8 +3204,9 @@ type Interface struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The interface's name, as `ip link` shows it.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// `af_xdp`: bypasses the kernel's network stack. `af_packet`: slower, for
-	// interfaces that cannot do XDP. Default: `af_xdp`.
+	// `af_xdp`: bypasses the kernel's network stack. `af_packet`: slower for single
+	// packets; for interfaces that cannot do XDP, and for virtual ones, whose offloads it
+	// keeps (docs/performance.md). Default: `af_xdp`.
 	Driver *string `protobuf:"bytes,2,opt,name=driver,proto3,oneof" json:"driver,omitempty"`
 	// Receive queues to own. Default: all that the interface has.
 	Queues        *uint32 `protobuf:"varint,3,opt,name=queues,proto3,oneof" json:"queues,omitempty"`

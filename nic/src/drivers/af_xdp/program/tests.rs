@@ -8,7 +8,7 @@ use aya::programs::{Program as Loaded, TestRun, TestRunOptions};
 use wire::{IpPrefix, MacAddress};
 
 use super::*;
-use crate::kernel_cache::CacheSize;
+use crate::kernel_cache::{CacheSize, Settings};
 
 #[path = "../../../../../ebpf/every_compiler.rs"]
 mod every_compiler;
@@ -31,7 +31,7 @@ fn filter_or_skip(test: &str) -> Option<Loose> {
         io::stderr().write_all(line.as_bytes()).unwrap();
         return None;
     }
-    let (object, _, mut filter, _) = load(None, &[]).unwrap();
+    let (object, mut filter, _) = load(None, &[]).unwrap();
     filter.set_address(OWN).unwrap();
     Some(Loose { object, filter })
 }
@@ -65,7 +65,9 @@ fn every_compilers_programs_are_loaded() {
     let size = CacheSize { queues: 1, buckets: 64, targets: 64 };
     let settings = Settings::new(CacheConfig { size, key: [1, 2], devices: Vec::new() }).unwrap();
     let with_cache = |bytes: &[u8]| ebpf::load_with(bytes, |loader| settings.apply(loader));
-    every_compiler::load_with_every_compiler("redirect", |bytes| with_cache(bytes).unwrap());
+    for name in ["redirect", "packet"] {
+        every_compiler::load_with_every_compiler(name, |bytes| with_cache(bytes).unwrap());
+    }
     for name in ["redirect", "packet", "reflect"] {
         every_compiler::load_with_every_compiler(name, |bytes| ebpf::load(bytes).unwrap());
     }

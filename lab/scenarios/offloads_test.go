@@ -1,0 +1,113 @@
+package scenarios_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guideway/guideway/lab/hosts"
+	"github.com/guideway/guideway/lab/topology"
+)
+
+// Clients, router and load balancers whose interfaces have their offloads on, as they come:
+// clients are answered, and load balancers send on segments that were joined as they are. In
+// each encapsulation, by tunnels of both families.
+func TestOffloadsAreKept(t *testing.T) {
+	o := options(t, "offloads")
+	o.LoadBalancers, o.Driver = 1, "af_packet"
+	running := up(t, o)
+	for _, encap := range encaps {
+		for _, isOverIPv6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, over IPv6: %v", encap, isOverIPv6), func(t *testing.T) {
+				err := running.Reconfigure(t.Context(), func(s *topology.Settings) {
+					s.Encap, s.TCPOverIPv6 = encap, isOverIPv6
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				uploadsStayJoined(t, running)
+			})
+		}
+	}
+	checkAtRest(t, running)
+}
+
+func uploadsStayJoined(t *testing.T, running *hosts.Lab) {
+	t.Helper()
+	const bytes, mss = 10_000_000, 1448
+	for _, vip := range topology.EchoVIPs {
+		before := metrics(t, running)
+		c := converse(t, running, vip)
+		if err := c.transfer(bytes, fileLimit); err != nil {
+			t.Errorf("a file to %s: %v", vip, err)
+		}
+		_ = c.Close()
+		if _, err := askDatagram(t, running, netip.Addr{}, vip, 1200); err != nil {
+			t.Errorf("a datagram to %s: %v", vip, err)
+		}
+		after := metrics(t, running)
+		cut, sent := 0.0, grew(t, before, after, `guideway_frames_total{verdict="sent"}`)
+		for queue := range topology.DefaultQueues {
+			cut += grew(t, before, after, fmt.Sprintf(`guideway_rx_joined_packets_total{interface="eth0",queue="%d"}`, queue))
+		}
+		t.Logf("%s: %d bytes in %.0f packets; %.0f were cut before the cache had the flow", vip, bytes, sent, cut)
+		if sent == 0 || sent > bytes/mss/2 {
+			t.Errorf("%s: %.0f packets had %d bytes: segments were cut", vip, sent, bytes)
+		}
+	}
+	for _, vip := range topology.EchoVIPs {
+		joinedDatagramsAreCut(t, running, vip)
+	}
+	for _, vip := range topology.WebVIPs {
+		if _, err := get(t, running, vip); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// joinedDatagramsAreCut: of one write the client's kernel makes three, which its device would
+// take apart.
+func joinedDatagramsAreCut(t *testing.T, running *hosts.Lab, vip netip.Addr) {
+	t.Helper()
+	const size, bytes = 1000, 2500
+	c, err := dial(t, running, "udp", netip.Addr{}, vip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	raw, err := c.(*net.UDPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused error
+	if err := raw.Control(func(fd uintptr) {
+		refused = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size)
+	}); err != nil || refused != nil {
+		t.Fatal(err, refused)
+	}
+	sent := randomBytes(bytes)
+	if _, err := c.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	answers, answer := map[string]bool{}, make([]byte, 2*size)
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	for range (bytes + size - 1) / size {
+		n, err := c.Read(answer)
+		if err != nil {
+			t.Errorf("%s: after %d answers: %v", vip, len(answers), err)
+			return
+		}
+		_, echoed := backendOf(answer[:n])
+		answers[string(echoed)] = true
+	}
+	for datagram := range slices.Chunk(sent, size) {
+		if !answers[string(datagram)] {
+			t.Errorf("%s: a datagram of %d bytes was not answered", vip, len(datagram))
+		}
+	}
+}
