@@ -88,12 +88,14 @@ pub fn attach(
         && let Some((link, mode)) = inherited(directory, index, preference)?
     {
         xdp::replace(&link, program, interface, mode).map_err(|error| error.to_string())?;
+        remove_former_tables(directory)?;
         return Ok((link, mode));
     }
     let attached = xdp::attach(program, interface, index, preference);
     let (link, mode) = attached.map_err(|error| error.to_string())?;
     if let Some(directory) = directory {
         pin(&link, mode, directory)?;
+        remove_former_tables(directory)?;
     }
     Ok((link, mode))
 }
@@ -148,7 +150,25 @@ pub fn detach(directory: &Path) -> Result<bool, String> {
     for (_, path) in tables(directory) {
         remove(&path)?;
     }
+    remove_former_tables(directory)?;
     Ok(was_there)
+}
+
+/// Removes tables of other layouts, which an agent of another version left: nothing reads
+/// them any more, and they keep their memory.
+fn remove_former_tables(directory: &Path) -> Result<(), String> {
+    let problem = |error: io::Error| format!("cannot read {}: {error}", directory.display());
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(problem)?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(problem)?;
+        if entry.file_name().to_str().is_some_and(is_former_table) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// A predecessor's link, if it is of this interface and of a mode that will do.
@@ -209,5 +229,34 @@ fn remove(path: &Path) -> Result<bool, String> {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(format!("cannot remove {}: {error}", path.display())),
+    }
+}
+
+fn is_former_table(name: &str) -> bool {
+    let same = TABLES.iter().find(|(_, pin)| table_of(pin) == table_of(name));
+    same.is_some_and(|(_, pin)| *pin != name)
+}
+
+/// What a pin is of, whatever its layout.
+fn table_of(pin: &str) -> Option<&str> {
+    Some(pin.rsplit_once('-')?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_other_layouts_are_removed_and_nothing_else_is() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["fragments-1", "fragments-2", "half-redirects-9", "xdp-native", "mine-1"] {
+            std::fs::write(directory.path().join(name), "").unwrap();
+        }
+        remove_former_tables(directory.path()).unwrap();
+        let left = std::fs::read_dir(directory.path()).unwrap();
+        let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["fragments-2", "mine-1", "xdp-native"]);
+        assert_eq!(remove_former_tables(&directory.path().join("none")), Ok(()));
     }
 }
