@@ -106,16 +106,15 @@ struct Thread {
     counters: &'static Counters,
     /// Of frames that it drops; None: others count and keep these.
     samples: Option<&'static DropSamples>,
-    /// A worker's, as the table.
-    checksums: Option<&'static ChecksumSamples>,
-    table: Option<Table>,
+    worker: Option<WorkersOwn>,
 }
 
-/// A connection table, as others see it.
-struct Table {
-    reader: TableReader<'static>,
-    /// How many connections it holds, by service.
+/// What only a worker has, as others see it.
+struct WorkersOwn {
+    table: TableReader<'static>,
+    /// How many connections the table holds, by service.
     connections: Arc<[AtomicU32]>,
+    checksums: &'static ChecksumSamples,
 }
 
 /// A queue's counters, and whose they are.
@@ -216,10 +215,11 @@ impl Engine {
             let waiter = Waiter::new(io.queues.iter().filter_map(|queue| queue.fd()))?;
             let (slow_path, server) = sim::slow_path::pair();
             servers.push((server, waiter.waker()));
-            let table = Table { reader: opened.reader, connections: opened.table.counts() };
+            let checksums: &'static ChecksumSamples = Box::leak(Box::default());
+            let (table, connections) = (opened.reader, opened.table.counts());
+            let own = WorkersOwn { table, connections, checksums };
             let (Accounts { counters, samples }, tap) =
-                engine.add_receiver(Role::Worker(index), waiter.waker(), Some(table));
-            let checksums = engine.add_checksums();
+                engine.add_receiver(Role::Worker(index), waiter.waker(), Some(own));
             let mut datapath =
                 Datapath::new(&start.secret, opened.table, counters, opened.clock, index);
             if let Some(caches) = &engine.kernel_caches {
@@ -260,23 +260,14 @@ impl Engine {
         &mut self,
         role: Role,
         waker: Waker,
-        table: Option<Table>,
+        worker: Option<WorkersOwn>,
     ) -> (Accounts, capture::Tap) {
         let counters: &'static Counters = Box::leak(Box::default());
         let samples: &'static DropSamples = Box::leak(Box::default());
-        let samples_of = Some(samples);
-        let thread = Thread { role, waker, counters, samples: samples_of, checksums: None, table };
-        self.threads.push(thread);
+        self.threads.push(Thread { role, waker, counters, samples: Some(samples), worker });
         let (tap, source) = capture::pair(&self.captures);
         self.lock_sources().get_or_insert_default().push(source);
         (Accounts { counters, samples }, tap)
-    }
-
-    /// Of the worker that was added last.
-    fn add_checksums(&mut self) -> &'static ChecksumSamples {
-        let checksums: &'static ChecksumSamples = Box::leak(Box::default());
-        self.threads.last_mut().expect("it was added").checksums = Some(checksums);
-        checksums
     }
 
     fn start_slow_path(
@@ -289,8 +280,8 @@ impl Engine {
         let clock = Clock::resume(Now(monotonic_ms()));
         let path = SlowPath::new(secret, self.tables(), counters, clock);
         let (role, waker) = (Role::SlowPath, waiter.waker());
-        let (samples, checksums, table) = (None, None, None);
-        self.threads.push(Thread { role, waker, counters, samples, checksums, table });
+        let (samples, worker) = (None, None);
+        self.threads.push(Thread { role, waker, counters, samples, worker });
         let publisher = Arc::clone(&self.publisher);
         self.run(slow_path::start(slow_path::Parts { path, servers, publisher, waiter })?);
         Ok(())
@@ -304,7 +295,7 @@ impl Engine {
         secret: &Secret,
         busy_poll: bool,
     ) -> Result<()> {
-        let workers = self.threads.iter().filter(|thread| thread.table.is_some());
+        let workers = self.threads.iter().filter(|thread| thread.worker.is_some());
         let wakers = workers.map(|thread| thread.waker.clone()).collect();
         let (accounts, tap) = self.add_receiver(Role::Steering, hub.waker(), None);
         let parts = steering::Parts {
@@ -373,11 +364,11 @@ impl Engine {
     /// without any are left out.
     #[must_use]
     pub fn connections_by_service(&self) -> Vec<Vec<(u16, u32)>> {
-        let of_worker = |Table { connections, .. }: &Table| {
+        let of_worker = |WorkersOwn { connections, .. }: &WorkersOwn| {
             let counts = (0..).zip(connections.iter().map(|count| count.load(Ordering::Relaxed)));
             counts.filter(|(_, count)| *count > 0).collect()
         };
-        self.worker_tables().map(of_worker).collect()
+        self.workers_own().map(of_worker).collect()
     }
 
     /// Tables that could not be taken over, and why: a sentence each.
@@ -410,7 +401,7 @@ impl Engine {
     /// How many workers there are.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.worker_tables().count()
+        self.workers_own().count()
     }
 
     /// What the threads that packets need say of themselves: workers first.
@@ -431,7 +422,7 @@ impl Engine {
 
     /// What each worker saw of checksums.
     pub fn checksums(&self) -> impl Iterator<Item = &'static ChecksumSamples> {
-        self.threads.iter().filter_map(|thread| thread.checksums)
+        self.workers_own().map(|worker| worker.checksums)
     }
 
     /// The ways back to the kernel, by device.
@@ -488,11 +479,11 @@ impl Engine {
     /// Each worker's connection table.
     #[must_use]
     pub fn tables(&self) -> Vec<TableReader<'static>> {
-        self.worker_tables().map(|table| table.reader).collect()
+        self.workers_own().map(|worker| worker.table).collect()
     }
 
-    fn worker_tables(&self) -> impl Iterator<Item = &Table> {
-        self.threads.iter().filter_map(|thread| thread.table.as_ref())
+    fn workers_own(&self) -> impl Iterator<Item = &WorkersOwn> {
+        self.threads.iter().filter_map(|thread| thread.worker.as_ref())
     }
 
     /// Frames that devices took off their rings, and what became of them.
