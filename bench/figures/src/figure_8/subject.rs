@@ -13,20 +13,28 @@ pub enum Subject {
     AfXdp,
     /// The reflector, past the kernel's stack.
     Reflector,
-    /// The forwarder, whose kernel flow cache sends.
+    /// The forwarder, whose kernel flow cache sends, in the driver.
     KernelCache,
+    /// The same in traffic control.
+    PacketCache,
     /// An XDP program that pushes a header and sends back.
     XdpReflector,
 }
 
 impl Subject {
-    pub const ALL: [Subject; 5] = [
+    pub const ALL: [Subject; 6] = [
         Subject::AfXdp,
         Subject::Reflector,
         Subject::AfPacket,
         Subject::KernelCache,
+        Subject::PacketCache,
         Subject::XdpReflector,
     ];
+
+    /// True if packets go past user space once their flows are known.
+    pub fn has_cache(self) -> bool {
+        matches!(self, Subject::KernelCache | Subject::PacketCache)
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -34,6 +42,7 @@ impl Subject {
             Subject::AfXdp => "forwarder, af_xdp",
             Subject::Reflector => "bare reflector, af_xdp",
             Subject::KernelCache => "forwarder, kernel cache",
+            Subject::PacketCache => "forwarder, af_packet, kernel cache",
             Subject::XdpReflector => "bare reflector, xdp",
         }
     }
@@ -45,25 +54,26 @@ impl Subject {
             Subject::AfXdp => "x",
             Subject::Reflector => "r",
             Subject::KernelCache => "c",
+            Subject::PacketCache => "t",
             Subject::XdpReflector => "k",
         }
     }
 
     /// Starts it with a worker for each of the cable's queues.
     pub fn start(self, options: &Options, net: &Net, workers: u16) -> Result<Running, String> {
-        let forwarder = |driver, queues| {
-            veth::forwarder(&options.forwarder, net, &Service::Tracked.plan(driver, queues))
+        let by = |service: Service, driver, queues| {
+            veth::forwarder(&options.forwarder, net, &service.plan(driver, queues))
         };
         let reflector = &options.reflector;
         match self {
-            Subject::AfPacket => forwarder("DRIVER_AF_PACKET", workers),
-            Subject::AfXdp => forwarder("DRIVER_AF_XDP", 0),
+            Subject::AfPacket => by(Service::Tracked, "DRIVER_AF_PACKET", workers),
+            Subject::PacketCache => by(Service::Cached, "DRIVER_AF_PACKET", workers),
+            Subject::AfXdp => by(Service::Tracked, "DRIVER_AF_XDP", 0),
             Subject::Reflector => veth::reflector(reflector, net),
             Subject::XdpReflector => veth::xdp_reflector(reflector, net),
             Subject::KernelCache => {
                 let _program = veth::sender_program(reflector, net)?;
-                let plan = Service::Cached.plan("DRIVER_AF_XDP", 0);
-                veth::forwarder(&options.forwarder, net, &plan)
+                by(Service::Cached, "DRIVER_AF_XDP", 0)
             }
         }
     }
