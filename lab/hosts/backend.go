@@ -151,7 +151,8 @@ func (lab *Lab) startServers(n topology.Node) error {
 }
 
 // nginxConfig: every reply names the backend; nothing is written outside the
-// node's directory.
+// node's directory. It asks idle connections whether their client still lives, as one
+// whose reset was lost does not.
 func nginxConfig(name, directory string) string {
 	temporary := ""
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
@@ -169,8 +170,8 @@ http {
 	keepalive_requests 100000000;
 	reset_timedout_connection off;
 %[3]s	server {
-		listen 80 backlog=4096;
-		listen [::]:80 ipv6only=on backlog=4096;
+		listen 80 backlog=4096 so_keepalive=10:2:3;
+		listen [::]:80 ipv6only=on backlog=4096 so_keepalive=10:2:3;
 		default_type text/plain;
 		add_header X-Backend %[1]s;
 		location / { return 200 "%[1]s\n"; }

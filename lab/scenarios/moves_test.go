@@ -375,7 +375,8 @@ func (m *movesLab) end(backend string) {
 		}
 		for _, move := range shown {
 			if move.From == backend {
-				return fmt.Errorf("%+v", move)
+				text, _ := json.Marshal(move)
+				return errors.New(string(text))
 			}
 		}
 		return nil
