@@ -143,13 +143,15 @@ static __always_inline int read_plain_skb(struct plain *plain, struct __sk_buff 
 }
 
 /* Whether the packet fits its path; of joined segments each has to, and the whole of them
- * the length fields of the headers outside. Joined datagrams are not sent. */
+ * the length fields of the headers outside. Joined datagrams are not sent, nor is what has
+ * another length than its header says: to cut it would end that it is joined. */
 static __always_inline int fits(const struct __sk_buff *skb, const struct plain *plain, const struct outer *outer)
 {
 	if (!skb->gso_size)
 		return plain->packet_bytes <= outer->packet_bytes_max;
 	return plain->header_bytes && plain->header_bytes + skb->gso_size <= outer->packet_bytes_max &&
-	       plain->packet_bytes <= 0xffff - ADDED_BYTES_V6(GENEVE_WORDS);
+	       plain->packet_bytes <= 0xffff - ADDED_BYTES_V6(GENEVE_WORDS) &&
+	       skb->len == ETH_HLEN + plain->packet_bytes;
 }
 
 /* The device that it leaves by; 0: that is no more. */
