@@ -19,7 +19,7 @@ import (
 // clients are answered, and load balancers send on segments that were joined as they are. In
 // each encapsulation, by tunnels of both families.
 func TestOffloadsAreKept(t *testing.T) {
-	o := options(t, "offloads")
+	o := optionsAlone(t, "offloads") // its uploads take all processors
 	o.LoadBalancers, o.Driver = 1, "af_packet"
 	running := up(t, o)
 	for _, encap := range encaps {
