@@ -47,8 +47,8 @@ struct Messages {
     headers: [libc::mmsghdr; BATCH_MAX],
     parts: [[libc::iovec; 3]; BATCH_MAX],
     undone: [Undone; BATCH_MAX],
-    /// Memory that the kernel gives pages when they are used.
-    rests: Vec<[u8; REST_BYTES]>,
+    /// One behind the other: memory that the kernel gives pages when they are used.
+    rests: Box<[u8]>,
 }
 
 // SAFETY: the raw pointers are never used after the call that they were set
@@ -59,7 +59,8 @@ impl Messages {
     fn new() -> Box<Messages> {
         // SAFETY: integers and pointers only: zero is valid for all.
         let (headers, parts) = unsafe { (mem::zeroed(), mem::zeroed()) };
-        let rests = vec![[0; REST_BYTES]; BATCH_MAX];
+        // Trap: of zeroed arrays each would be written here.
+        let rests = vec![0; BATCH_MAX * REST_BYTES].into();
         Box::new(Messages { headers, parts, undone: [Undone::default(); BATCH_MAX], rests })
     }
 
@@ -68,7 +69,7 @@ impl Messages {
     fn set(&mut self, index: usize, bytes: &mut [u8], with_rest: bool) {
         self.undone[index] = Undone::default();
         let undone = (&raw mut self.undone[index]).cast();
-        let rest = &mut self.rests[index];
+        let rest = &mut self.rests[index * REST_BYTES..][..REST_BYTES];
         self.parts[index] = [
             libc::iovec { iov_base: undone, iov_len: size_of::<Undone>() },
             libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() },
@@ -161,7 +162,7 @@ impl PacketQueue {
             let frame = match &mut first.joined {
                 Some(joined) if joined.left() > 0 => {
                     let Some(chunk) = pool.take() else { return };
-                    let rest = &self.messages.rests[first.index];
+                    let rest = &self.messages.rests[first.index * REST_BYTES..][..REST_BYTES];
                     joined.cut(&Bytes { front: first.frame.bytes(), rest }, chunk)
                 }
                 _ => {
