@@ -131,7 +131,7 @@ impl Thread {
             worker.platform().samples.begin(start / 1_000_000);
             worker.platform().checksums.begin(start / 1_000_000);
             worker.begin((start / 1_000_000) as u32, &self.view);
-            let frames = self.round();
+            let frames = self.run_round(Worker::round);
             if let Some(permille) = self.busy.end(frames > 0) {
                 self.status().set_busy(permille);
             }
@@ -148,8 +148,8 @@ impl Thread {
         let publisher = Arc::clone(&self.parts.publisher);
         while publisher.rests(Stage::Workers) && !publisher.stopped() {
             self.status().beat(monotonic_ms());
-            let Parts { worker, steered, .. } = &mut self.parts;
-            let frames = if *steered { self.round() } else { worker.last_round(&self.view) };
+            let round = if self.parts.steered { Worker::round } else { Worker::last_round };
+            let frames = self.run_round(round);
             if frames == 0 && self.parts.worker.is_idle() {
                 let thread = &publisher.threads()[self.parts.index];
                 let still = || publisher.stand_still(thread, Stage::Workers);
@@ -159,10 +159,10 @@ impl Thread {
         self.status().set_resting(Stage::Work);
     }
 
-    /// A round of the worker; the number of frames.
-    fn round(&mut self) -> usize {
+    /// A round of the worker, and wakes whom it needs; the number of frames.
+    fn run_round(&mut self, round: fn(&mut Worker<Surroundings>, &View) -> usize) -> usize {
         let Parts { worker, slow_path, .. } = &mut self.parts;
-        let frames = worker.round(&self.view);
+        let frames = round(worker, &self.view);
         if worker.take_asked() {
             slow_path.wake();
         }

@@ -170,8 +170,8 @@ impl Steerer {
         }
     }
 
-    /// Receives no more than queues hold already, and when all workers rest stands still as soon as
-    /// everything they handed back is sent.
+    /// Receives no more than queues hold already, and when all workers rest stands still
+    /// as soon as everything they handed back is sent.
     fn rest(&mut self) {
         let publisher = Arc::clone(&self.parts.publisher);
         while publisher.rests(Stage::Receiving) && !publisher.stopped() {
