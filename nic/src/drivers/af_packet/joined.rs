@@ -9,10 +9,9 @@
 //!  | Ethernet | IP | TCP |             | rest |   flags and checksums of its own
 //! ```
 
-use wire::checksum;
+use wire::{Frame, HEADROOM_BYTES, checksum, ipv4, ipv6, tcp, udp};
 
 use crate::memory::Chunk;
-use wire::{Frame, HEADROOM_BYTES};
 
 /// struct virtio_net_hdr: what the kernel has left undone of a frame.
 #[repr(C)]
@@ -40,10 +39,8 @@ const GSO_ECN: u8 = 0x80;
 const SEGMENTS_MAX: usize = 1024;
 
 const ETHERNET_BYTES: usize = wire::ethernet::HEADER_BYTES;
-const IPV4_BYTES_MIN: usize = 20;
-const IPV6_BYTES: usize = 40;
-const TCP_BYTES_MIN: usize = 20;
-const UDP_BYTES: usize = 8;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
 const TCP_FLAGS_AT: usize = 13;
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
@@ -100,23 +97,27 @@ impl Joined {
     /// None: it is nothing that can be cut to what it was before.
     pub(super) fn new(undone: Undone, front: &[u8], end: usize) -> Option<Joined> {
         let (is_tcp, protocol) = match undone.gso_type & !GSO_ECN {
-            GSO_TCPV4 | GSO_TCPV6 => (true, 6),
-            GSO_UDP => (false, 17),
+            GSO_TCPV4 | GSO_TCPV6 => (true, TCP),
+            GSO_UDP => (false, UDP),
             _ => return None,
         };
-        let (is_v6, found, transport_at) = match front.get(12..ETHERNET_BYTES + IPV4_BYTES_MIN)? {
-            [0x08, 0x00, version, ..] => {
-                let ip_bytes = usize::from(version & 0xf) * 4;
-                let is_whole = version >> 4 == 4 && ip_bytes >= IPV4_BYTES_MIN;
-                (false, is_whole.then(|| front[ETHERNET_BYTES + 9])?, ETHERNET_BYTES + ip_bytes)
-            }
-            [0x86, 0xdd, ..] => (true, front[ETHERNET_BYTES + 6], ETHERNET_BYTES + IPV6_BYTES),
-            _ => return None,
-        };
+        let (is_v6, found, transport_at) =
+            match front.get(12..ETHERNET_BYTES + ipv4::HEADER_BYTES)? {
+                [0x08, 0x00, version, ..] => {
+                    let ip_bytes = usize::from(version & 0xf) * 4;
+                    let is_whole = version >> 4 == 4 && ip_bytes >= ipv4::HEADER_BYTES;
+                    (false, is_whole.then(|| front[ETHERNET_BYTES + 9])?, ETHERNET_BYTES + ip_bytes)
+                }
+                [0x86, 0xdd, ..] => {
+                    (true, front[ETHERNET_BYTES + 6], ETHERNET_BYTES + ipv6::HEADER_BYTES)
+                }
+                _ => return None,
+            };
         let header = front.get(transport_at..)?;
-        let header_bytes = if is_tcp { usize::from(header.get(12)? >> 4) * 4 } else { UDP_BYTES };
+        let header_bytes =
+            if is_tcp { usize::from(header.get(12)? >> 4) * 4 } else { udp::HEADER_BYTES };
         let payload_at = transport_at + header_bytes;
-        let is_whole = !is_tcp || header_bytes >= TCP_BYTES_MIN;
+        let is_whole = !is_tcp || header_bytes >= tcp::HEADER_BYTES;
         let size = usize::from(undone.gso_size);
         let fits = payload_at + size <= wire::FRAME_BYTES_MAX && payload_at <= front.len();
         let is_right = found == protocol && is_whole && fits && size > 0 && payload_at < end;
@@ -153,7 +154,7 @@ impl Joined {
         }
         let ip = &mut frame[ETHERNET_BYTES..];
         if self.is_v6 {
-            let payload_bytes = (ip.len() - IPV6_BYTES) as u16;
+            let payload_bytes = (ip.len() - ipv6::HEADER_BYTES) as u16;
             ip[4..6].copy_from_slice(&payload_bytes.to_be_bytes());
         } else {
             let ip_bytes = self.transport_at - ETHERNET_BYTES;
@@ -178,7 +179,7 @@ impl Joined {
         let (addresses, checksum_at, protocol) = (
             if self.is_v6 { 22..54 } else { 26..34 },
             self.transport_at + if self.is_tcp { 16 } else { 6 },
-            if self.is_tcp { 6 } else { 17 },
+            if self.is_tcp { TCP } else { UDP },
         );
         frame[checksum_at..][..2].fill(0);
         let segment = &frame[self.transport_at..];

@@ -44,7 +44,12 @@ use socket::Group;
 /// Packet sockets.
 pub static DRIVER: Driver = Driver {
     name: "af_packet",
-    abilities: Abilities { filter: true, kernel_interface: true, take_over: true, kernel_cache: true },
+    abilities: Abilities {
+        filter: true,
+        kernel_interface: true,
+        take_over: true,
+        kernel_cache: true,
+    },
     queues: QueueOwners::Shared,
     chunks: |_| BATCH_MAX,
     pool: Pool::new,

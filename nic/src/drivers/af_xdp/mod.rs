@@ -48,7 +48,12 @@ use socket::{Binding, Socket, Umem};
 /// AF_XDP sockets.
 pub static DRIVER: Driver = Driver {
     name: "af_xdp",
-    abilities: Abilities { filter: true, kernel_interface: true, take_over: true, kernel_cache: true },
+    abilities: Abilities {
+        filter: true,
+        kernel_interface: true,
+        take_over: true,
+        kernel_cache: true,
+    },
     queues: QueueOwners::Each,
     // No ring ever starves: chunks that are free, received and being sent.
     chunks: |options| 3 * options.ring_entries as usize,

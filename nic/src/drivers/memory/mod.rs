@@ -14,7 +14,12 @@ use crate::memory::Pool;
 /// Frames that a test pushes in and takes out.
 pub static DRIVER: Driver = Driver {
     name: "memory",
-    abilities: Abilities { filter: false, kernel_interface: false, take_over: false, kernel_cache: false },
+    abilities: Abilities {
+        filter: false,
+        kernel_interface: false,
+        take_over: false,
+        kernel_cache: false,
+    },
     queues: QueueOwners::Shared,
     chunks: |_| BATCH_MAX,
     pool: Pool::new,

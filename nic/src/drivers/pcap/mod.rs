@@ -15,7 +15,12 @@ use crate::pcap::{Error, Packet, Problem, Reader, Writer};
 /// Capture files.
 pub static DRIVER: Driver = Driver {
     name: "pcap",
-    abilities: Abilities { filter: false, kernel_interface: false, take_over: false, kernel_cache: false },
+    abilities: Abilities {
+        filter: false,
+        kernel_interface: false,
+        take_over: false,
+        kernel_cache: false,
+    },
     queues: QueueOwners::Shared,
     chunks: |_| BATCH_MAX,
     pool: Pool::new,

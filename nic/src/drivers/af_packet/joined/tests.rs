@@ -24,12 +24,13 @@ fn joined_frame(is_v6: bool, is_tcp: bool, flags: u8, payload: &[u8]) -> Vec<u8>
     } else {
         vec![0x30, 0x39, 0, 53, 0, 0, 0, 0]
     };
-    let protocol = if is_tcp { 6 } else { 17 };
-    let mut ip = if is_v6 { vec![0; IPV6_BYTES] } else { vec![0; IPV4_BYTES_MIN] };
+    let protocol = if is_tcp { TCP } else { UDP };
+    let mut ip = if is_v6 { vec![0; ipv6::HEADER_BYTES] } else { vec![0; ipv4::HEADER_BYTES] };
     if is_v6 {
         (ip[0], ip[6], ip[7], ip[8], ip[39]) = (0x60, protocol, 64, 0x20, 9);
     } else {
-        (ip[0], ip[4], ip[5], ip[8], ip[9], ip[12], ip[19]) = (0x45, 0xff, 0xff, 64, protocol, 192, 9);
+        (ip[0], ip[4], ip[5], ip[8], ip[9], ip[12], ip[19]) =
+            (0x45, 0xff, 0xff, 64, protocol, 192, 9);
     }
     let ether_type: [u8; 2] = if is_v6 { [0x86, 0xdd] } else { [0x08, 0x00] };
     [&[2; 12][..], &ether_type, &ip, &transport, payload].concat()
@@ -58,19 +59,19 @@ fn segment(frame: &[u8]) -> Segment {
     let packet = &frame[ETHERNET_BYTES..];
     let is_v4 = packet[0] >> 4 == 4;
     let packet_bytes = if is_v4 {
-        wire::ipv4::parse(packet).unwrap().packet_bytes
+        ipv4::parse(packet).unwrap().packet_bytes
     } else {
-        wire::ipv6::parse(packet).unwrap().packet_bytes
+        ipv6::parse(packet).unwrap().packet_bytes
     };
     assert_eq!(packet_bytes, packet.len());
     let (addresses, transport) =
         if is_v4 { (&packet[12..20], &packet[20..]) } else { (&packet[8..40], &packet[40..]) };
     let is_tcp = packet[if is_v4 { 9 } else { 6 }] == 6;
     let (source, destination) = addresses.split_at(addresses.len() / 2);
-    let protocol = if is_tcp { 6 } else { 17 };
+    let protocol = if is_tcp { TCP } else { UDP };
     let pseudo = checksum::pseudo_header(source, destination, protocol, transport.len());
     assert_eq!(checksum::finish(pseudo + checksum::sum(transport)), 0);
-    let payload_at = if is_tcp { usize::from(transport[12] >> 4) * 4 } else { UDP_BYTES };
+    let payload_at = if is_tcp { usize::from(transport[12] >> 4) * 4 } else { udp::HEADER_BYTES };
     if !is_tcp {
         assert_eq!(transport[4..6], (transport.len() as u16).to_be_bytes());
     }
@@ -86,12 +87,20 @@ fn segment(frame: &[u8]) -> Segment {
 fn segments_are_as_their_sender_would_have_sent_them() {
     let payload: Vec<u8> = (0..3000).map(|at| (at * 7) as u8).collect();
     let frame = joined_frame(false, true, FLAGS_ACK | FIN_PSH | CWR, &payload);
-    let segments: Vec<Segment> =
-        cut(&frame, GSO_TCPV4 | GSO_ECN, 1448).unwrap().iter().map(|frame| segment(frame)).collect();
-    let expected = [(0xffff, u32::MAX, FLAGS_ACK | CWR), (0, 1447, FLAGS_ACK), (1, 2895, FLAGS_ACK | FIN_PSH)];
-    let expected = expected.iter().zip(payload.chunks(1448)).map(|((id, sequence, flags), payload)| {
-        Segment { identification: Some(*id), sequence: *sequence, flags: *flags, payload: payload.to_vec() }
-    });
+    let segments: Vec<Segment> = cut(&frame, GSO_TCPV4 | GSO_ECN, 1448)
+        .unwrap()
+        .iter()
+        .map(|frame| segment(frame))
+        .collect();
+    let expected =
+        [(0xffff, u32::MAX, FLAGS_ACK | CWR), (0, 1447, FLAGS_ACK), (1, 2895, FLAGS_ACK | FIN_PSH)];
+    let expected =
+        expected.iter().zip(payload.chunks(1448)).map(|((id, sequence, flags), payload)| Segment {
+            identification: Some(*id),
+            sequence: *sequence,
+            flags: *flags,
+            payload: payload.to_vec(),
+        });
     assert_eq!(segments, expected.collect::<Vec<_>>());
 }
 
@@ -154,7 +163,12 @@ fn what_is_no_joined_segments_is_not_cut() {
         (&datagrams, GSO_TCPV4, 1448, false),
         (&frame[..60].to_vec(), GSO_TCPV4, 1448, false),
     ] {
-        assert_eq!(cut(frame, gso_type, size).is_some(), is_cut, "{gso_type} {size} {}", frame.len());
+        assert_eq!(
+            cut(frame, gso_type, size).is_some(),
+            is_cut,
+            "{gso_type} {size} {}",
+            frame.len()
+        );
     }
 }
 
