@@ -44,7 +44,11 @@ stage_labs_frr() {
     GUIDEWAY_NIGHTLY=1 LAB_ROUTER=frr CGO_ENABLED=1 labs -race
 }
 
-labs() { gotest "$@" -p 1 -parallel 99 ./lab/scenarios; }
+# With the share of processors that tools/test.sh gives them.
+labs() {
+    share -15
+    gotest "$@" -p 1 -parallel 99 ./lab/scenarios
+}
 
 stage_race() {
     local packages

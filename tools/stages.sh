@@ -30,6 +30,13 @@ print_stages() {
     row all $SECONDS ""
 }
 
+# share NICE: how much of the processors the script's session gets. Where the kernel shares
+# them by sessions (autogroup), nice by itself says nothing to other sessions.
+share() {
+    renice -n "$1" -p $$ >/dev/null 2>&1 || true
+    { echo "$1" >/proc/self/autogroup; } 2>/dev/null || true
+}
+
 # Namespaces of test programs that were killed: their names have its process id.
 remove_leftovers() {
     local namespace pid

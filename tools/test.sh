@@ -9,7 +9,8 @@
 #   4. Go         units, golden configs; beside 3, as those that take long wait for timers
 #
 # `fast` leaves out what needs root or the programs: it is 3 and 4. `check`
-# lints as well, at the lowest priority beside 1 and 2: labs mostly wait.
+# lints as well, at the lowest priority beside 1 and 2: labs mostly wait. They are of
+# machines that would have processors of their own, so they come before what else runs here.
 #
 # Programs for labs are those that `cargo test` builds anyway: nothing is built
 # twice. GUIDEWAY_BIN says where they are.
@@ -37,7 +38,8 @@ readonly mode=${1-all}
 main() {
     case $mode in
     all | fast | check) ;;
-    lint | go_tests) # by `beside`
+    lint | labs | go_tests) # by `beside`
+        share "$2"
         $mode
         exit
         ;;
@@ -52,24 +54,27 @@ main() {
     trap 'exit 143' TERM HUP
     go build -o .cache/bin/gotest ./tools/gotest
 
-    [[ $mode != check ]] || beside lint nice -n 19
+    [[ $mode != check ]] || beside lint 19
     if [[ $mode != fast ]]; then
         stage build build
-        stage labs .cache/bin/gotest -count=1 -p 1 -timeout 40m -parallel 99 ./lab/...
+        beside labs -15
+        stage labs wait "${running[labs]}"
     fi
     [[ $mode != check ]] || stage "lint, the rest" wait "${running[lint]}"
-    beside go_tests >"$LOGS/go.log" 2>&1
+    beside go_tests 0 >"$LOGS/go.log" 2>&1
     stage Rust rust_tests
     stage "Go, the rest" end_go
     check_skips
 }
 
-# beside MODE [COMMAND...]: this script's MODE in a process group of its own, by COMMAND.
+# beside MODE NICE: this script's MODE in a session of its own, with that share.
 declare -A running
 beside() {
-    setsid "${@:2}" "$PWD/tools/test.sh" "$1" &
+    setsid "$PWD/tools/test.sh" "$@" &
     running[$1]=$!
 }
+
+labs() { .cache/bin/gotest -count=1 -p 1 -timeout 40m -parallel 99 ./lab/...; }
 
 end_go() {
     local status=0
@@ -170,4 +175,4 @@ count() {
         END { printf "%d passed, %d failed, %d skipped\n", passed - rust, failed, skipped + rust }'
 }
 
-main
+main "$@"

@@ -123,6 +123,7 @@ func (lab *Lab) start(n topology.Node, what, program string, args ...string) err
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
+	keepShare(cmd.Process.Pid)
 	started, err := identify(name, cmd.Process.Pid)
 	lab.reaping.Go(func() { _ = cmd.Wait() }) // takes away the zombie; how it went is in its log
 	if err != nil {
@@ -132,6 +133,18 @@ func (lab *Lab) start(n topology.Node, what, program string, args ...string) err
 	defer lab.mutex.Unlock()
 	lab.state.Processes = append(slices.DeleteFunc(lab.state.Processes, func(p process) bool { return p.Name == name }), started)
 	return lab.state.write()
+}
+
+// keepShare of the processors: where the kernel shares them by sessions (autogroup), that of
+// the process gets what ours does.
+func keepShare(pid int) {
+	text, err := os.ReadFile("/proc/self/autogroup")
+	if err != nil {
+		return
+	}
+	if _, nice, found := strings.Cut(strings.TrimSpace(string(text)), " nice "); found {
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", pid), []byte(nice), 0)
+	}
 }
 
 // find the recorded process of a node.
