@@ -5,7 +5,7 @@
 mod compile_all;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    compile_all::compile_all(&["agent", "pass"]);
+    compile_all::compile_all(&["agent", "agent_tc", "pass"]);
     let root = std::path::PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../proto");
     let file = root.join("guideway/agent/v1/agent.proto");
     println!("cargo:rerun-if-changed={}", file.display());

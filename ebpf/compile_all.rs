@@ -12,7 +12,7 @@ mod compiler;
 /// wrong becomes the build's error.
 pub fn compile_all(names: &[&str]) {
     println!("cargo::rerun-if-changed=bpf");
-    for file in ["compile.rs", "compile_all.rs", "compiler.rs", "tunnels.h"] {
+    for file in ["compile.rs", "compile_all.rs", "compiler.rs", "hook.h", "tunnels.h"] {
         println!("cargo::rerun-if-changed=../ebpf/{file}");
     }
     let variable = |name| env::var(name).map_err(|error| format!("{name}: {error}"));

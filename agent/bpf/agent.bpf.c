@@ -17,6 +17,7 @@
  *                          redirect.h           └─► handover.h: by a rule, or a SYN
  *                                                   that is to be plain, XDP_TX
  *
+ * At XDP; or at traffic control, where packets can stay joined and checksums left to a device.
  * In three layers: how a frame is read and written (context.h); what a packet is, read once
  * for each run (frame.h, ip.h, segment.h, options.h); and the rules.
  *
@@ -25,8 +26,6 @@
  * (multipath.h), and have thirteen bits in their timestamps (timestamps.h), which a
  * SYN's tunnel brings (opening.h).
  */
-#include <linux/pkt_cls.h>
-
 #include "frame.h"
 #include "tunnel.h"
 #include "inner.h"
@@ -41,34 +40,29 @@
 #include "redirect.h"
 #include "timestamps.h"
 
-/* Moves the frame's begin so that the Ethernet header stands right in front
- * of the inner packet. */
-static __always_inline int strip(struct xdp_md *ctx, const struct tunnel *t)
-{
-	struct ethhdr *ethernet = (void *)(long)ctx->data;
-	struct ethhdr kept;
+/* Of what is read by pointers. */
+#define HEADERS_BYTES_MAX \
+	(sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr) + GENEVE_HEADER_BYTES)
 
-	if ((const void *)(ethernet + 1) > t->end)
+/* Leaves the Ethernet header right in front of the packet inside. */
+static __always_inline long strip(frame_md *ctx, const struct tunnel *t)
+{
+	struct ethhdr ethernet;
+
+	if (load(ctx, HOOK, 0, &ethernet, sizeof(ethernet)))
 		return -1;
-	kept = *ethernet;
-	kept.h_proto = bpf_htons(t->inner_type);
-	if (bpf_xdp_adjust_head(ctx, t->removed))
-		return -1;
-	ethernet = (void *)(long)ctx->data;
-	if ((void *)(ethernet + 1) > (void *)(long)ctx->data_end)
-		return -1;
-	*ethernet = kept;
-	return 0;
+	ethernet.h_proto = bpf_htons(t->inner_type);
+	return replace_begin(ctx, HOOK, inner_at(t), &ethernet, sizeof(ethernet));
 }
 
 /* From the outer header to the one inside. NONE, if the packet inside may leave the tunnel. */
-static __always_inline enum reason read_frame(struct xdp_md *ctx, struct tunnel *t, void *data,
+static __always_inline enum reason read_frame(frame_md *ctx, struct tunnel *t, void *data,
 					      struct ip_packet *inner)
 {
 	const struct ethhdr *ethernet = data;
 	enum reason reason = NO_TUNNEL;
 
-	if ((const void *)(ethernet + 1) > t->end)
+	if ((const void *)(ethernet + 1) > t->end || lost_tag(ctx, HOOK))
 		return NO_TUNNEL;
 	t->next = (void *)(ethernet + 1);
 	if (ethernet->h_proto == bpf_htons(ETH_P_IP))
@@ -102,7 +96,7 @@ static __always_inline int may_be_remembered(const struct ip_packet *ip)
 /* Where the packet inside belongs: NONE for here, REDIRECT_RULE for the agent in `handovers`,
  * another reason for the next agent that is named, or what is wrong. Reads the segment, if
  * something depends on it. */
-static __always_inline enum reason place_of_inner(struct xdp_md *ctx, struct tunnel *t,
+static __always_inline enum reason place_of_inner(frame_md *ctx, struct tunnel *t,
 						  struct segment *s)
 {
 	int is_named = names_addresses(t), asks_rules = may_be_ruled(t), reading, ruling;
@@ -121,7 +115,7 @@ static __always_inline enum reason place_of_inner(struct xdp_md *ctx, struct tun
 }
 
 /* Gives the packet inside to the kernel, maybe by way of user space. */
-static __always_inline enum xdp_action deliver(struct xdp_md *ctx, struct tunnel *t,
+static __always_inline enum xdp_action deliver(frame_md *ctx, struct tunnel *t,
 					       struct segment *s)
 {
 	enum reason reason = finish_inner(ctx, t, &s->ip);
@@ -132,7 +126,7 @@ static __always_inline enum xdp_action deliver(struct xdp_md *ctx, struct tunnel
 	if (option_at)
 		note_opening(ctx, s, option_at);
 	if (option_at && goes_to_owner(ctx, s, option_at))
-		return ended(hand_over(ctx, t, PLAIN_SYN));
+		return ended(hand_over(ctx, t, s, PLAIN_SYN));
 	if (option_at && is_handed(ctx, s, option_at)) {
 		taken(t->kind);
 		return XDP_DROP;
@@ -140,11 +134,10 @@ static __always_inline enum xdp_action deliver(struct xdp_md *ctx, struct tunnel
 	return strip(ctx, t) ? ended(NO_ROOM) : taken(t->kind);
 }
 
-SEC("xdp")
-int guideway_agent(struct xdp_md *ctx)
+static __always_inline enum xdp_action open_tunnel(frame_md *ctx)
 {
-	void *data = (void *)(long)ctx->data;
-	struct tunnel t = { .end = (void *)(long)ctx->data_end };
+	void *data = frame_start(ctx, HOOK);
+	struct tunnel t = { .end = frame_end(ctx, HOOK) };
 	struct segment *s = new_inner_segment();
 	enum reason reason = s ? read_frame(ctx, &t, data, &s->ip) : NO_ROOM;
 
@@ -157,8 +150,15 @@ int guideway_agent(struct xdp_md *ctx)
 	if (reason == NONE)
 		return deliver(ctx, &t, s);
 	if (reason == REDIRECT_RULE)
-		return ended(hand_over(ctx, &t, reason));
+		return ended(hand_over(ctx, &t, s, reason));
 	return ended(action_of(reason) == XDP_TX ? send_onward(ctx, &t, reason) : reason);
+}
+
+SEC(HOOK_SECTION)
+int guideway_agent(frame_md *ctx)
+{
+	reach(ctx, HOOK, HEADERS_BYTES_MAX);
+	return verdict(ctx, HOOK, open_tunnel(ctx));
 }
 
 SEC("classifier")

@@ -149,14 +149,14 @@ static __always_inline int is_cookie_of(void *ctx, enum hook hook, struct bpf_so
 /* An ACK with a SYN cookie of ours makes a connection here. But all network namespaces of
  * a machine have cookies of one secret: of two agents' backends there, it is a cookie of
  * both, and a rule says whose. */
-static __always_inline int is_cookie(struct xdp_md *ctx, struct bpf_sock *socket,
+static __always_inline int is_cookie(frame_md *ctx, struct bpf_sock *socket,
 				     const struct segment *s)
 {
-	return !s->is_quoted && !s->is_ruled && is_cookie_of(ctx, XDP, socket, s);
+	return !s->is_quoted && !s->is_ruled && is_cookie_of(ctx, HOOK, socket, s);
 }
 
 /* NONE if this socket has use for the segment, else why not. */
-static __always_inline enum reason place_by_socket(struct xdp_md *ctx, struct bpf_sock *socket,
+static __always_inline enum reason place_by_socket(frame_md *ctx, struct bpf_sock *socket,
 					     const struct segment *s)
 {
 	switch (socket->state) {
@@ -180,7 +180,7 @@ static __always_inline enum reason place_by_socket(struct xdp_md *ctx, struct bp
 
 /* NONE if a socket has use for the segment, else why none has. A function that is not
  * inlined, so that the verifier goes through it once. */
-__noinline int place_by_lookup(struct xdp_md *ctx, struct segment *s)
+__noinline int place_by_lookup(frame_md *ctx, struct segment *s)
 {
 	struct bpf_sock *socket;
 	enum reason reason;
@@ -196,13 +196,13 @@ __noinline int place_by_lookup(struct xdp_md *ctx, struct segment *s)
 }
 
 /* The same, looked up twice: a socket that changes its state is in no table for a moment. */
-static __always_inline enum reason place_by_sockets(struct xdp_md *ctx, struct segment *s)
+static __always_inline enum reason place_by_sockets(frame_md *ctx, struct segment *s)
 {
 	return place_by_lookup(ctx, s) == NONE ? NONE : place_by_lookup(ctx, s);
 }
 
 /* Where a packet that names other agents belongs. */
-static __always_inline enum reason place_by_content(struct xdp_md *ctx, struct segment *s,
+static __always_inline enum reason place_by_content(frame_md *ctx, struct segment *s,
 						    struct tunnel *t)
 {
 	if (s->ip.fragment == LATER)
@@ -215,7 +215,7 @@ static __always_inline enum reason place_by_content(struct xdp_md *ctx, struct s
 
 /* Where the packet that was read into `s` belongs: NONE for here, or why onward, or what is
  * wrong with it. */
-static __always_inline enum reason place_of(struct xdp_md *ctx, struct segment *s,
+static __always_inline enum reason place_of(frame_md *ctx, struct segment *s,
 					    struct tunnel *t)
 {
 	enum reason reason = names_addresses(t) ? place_by_content(ctx, s, t) : NONE;

@@ -13,6 +13,7 @@
 #include "frame.h"
 #include "onward.h"
 #include "route.h"
+#include "segment.h"
 
 #define HANDOVER_HOP_LIMIT 1 /* load balancers write 4 */
 
@@ -68,46 +69,45 @@ static __always_inline void write_last_geneve(void *to, __u32 type)
 	__builtin_memcpy(to, &geneve, sizeof(geneve));
 }
 
-/* NONE, or why the packet cannot be handed over. `end` is the frame's, `fields` the
- * traffic class and the source port (network order) of the outer headers. */
-__noinline int hand_over_inner(struct xdp_md *ctx, __u32 packet_at, __u32 type, __u32 end,
-				 __u32 fields)
+/* NONE, or why the packet that was read into `s` cannot be handed over. `end` is the frame's,
+ * `fields` the traffic class and the source port (network order) of the outer headers. */
+__noinline int hand_over_inner(frame_md *ctx, struct segment *s, __u32 end, __u32 fields)
 {
 	struct tunnel t = { .traffic_class = fields >> 16, .outer_port = fields & 0xffff };
 	struct handover *handover = next_handover();
-	__u32 bytes = COPIED_BYTES_MIN + end - packet_at, outer_bytes;
+	__u32 packet_at, bytes, outer_bytes;
 	struct agent *agent;
 
-	if (!handover)
+	if (!handover || !s)
 		return NO_ROOM;
+	packet_at = s->ip.header_at;
 	agent = bpf_map_lookup_elem(&agents, &handover->agent);
 	if (!agent)
 		return NOT_AGENT;
 	if (!has_neighbour(agent))
 		return NO_NEIGHBOUR;
-	if (end > bpf_xdp_get_buff_len(ctx) || end < packet_at)
+	if (end > frame_bytes(ctx, HOOK) || end < packet_at)
 		return OUTER_HEADER;
 	t.options.route.next = handover->agent;
+	bytes = COPIED_BYTES_MIN + end - packet_at;
 	outer_bytes = outer_bytes_to(&t);
 	if (outer_bytes - sizeof(struct ethhdr) + bytes > agent->mtu)
 		return TOO_BIG;
 	write_outer(handover->front, &t, agent, bytes);
-	write_last_geneve(handover->front + outer_bytes, type);
-	outer_bytes += COPIED_BYTES_MIN;
-	if (bpf_xdp_adjust_head(ctx, (int)packet_at - (int)outer_bytes) ||
-	    store(ctx, XDP, 0, handover->front, outer_bytes))
-		return NO_ROOM;
-	return NONE;
+	write_last_geneve(handover->front + outer_bytes, s->ip.type);
+	return replace_begin(ctx, HOOK, packet_at, (void *)handover->front,
+			     outer_bytes + COPIED_BYTES_MIN) ?
+		       NO_ROOM :
+		       NONE;
 }
 
 /* The reason that was given, if the packet is now that of the agent in `handovers`; else why
  * it cannot be. */
-static __always_inline enum reason hand_over(struct xdp_md *ctx, const struct tunnel *t,
-					     enum reason reason)
+static __always_inline enum reason hand_over(frame_md *ctx, const struct tunnel *t,
+					     struct segment *s, enum reason reason)
 {
-	enum reason failed = hand_over_inner(ctx, inner_at(t), t->inner_type,
-					t->outer_bytes + sizeof(struct ethhdr),
-					t->traffic_class << 16 | t->outer_port);
+	enum reason failed = hand_over_inner(ctx, s, t->outer_bytes + sizeof(struct ethhdr),
+					     t->traffic_class << 16 | t->outer_port);
 
 	return failed == NONE ? reason : failed;
 }

@@ -155,7 +155,7 @@ static __always_inline int is_multipath_syn(const struct segment *s)
 
 /* True for a SYN that joins a connection that does not live here. A function of its own, as
  * is_handed(), so that the verifier goes through it once. */
-__noinline int joins_elsewhere(struct xdp_md *ctx, struct segment *s)
+__noinline int joins_elsewhere(frame_md *ctx, struct segment *s)
 {
 	struct tcp_options *options;
 	__be32 token;
@@ -163,7 +163,7 @@ __noinline int joins_elsewhere(struct xdp_md *ctx, struct segment *s)
 
 	if (!s || !is_multipath_syn(s))
 		return 0;
-	options = load_options(ctx, XDP, s);
+	options = load_options(ctx, HOOK, s);
 	if (!options)
 		return 0;
 	at = find_multipath(options, MULTIPATH_JOIN);
@@ -174,21 +174,21 @@ __noinline int joins_elsewhere(struct xdp_md *ctx, struct segment *s)
 }
 
 /* Overwrites MP_CAPABLE by NOPs. */
-static __always_inline void strip_syn(struct xdp_md *ctx, const struct segment *s, __u32 event)
+static __always_inline void strip_syn(frame_md *ctx, const struct segment *s, __u32 event)
 {
-	struct tcp_options *options = load_options(ctx, XDP, s);
+	struct tcp_options *options = load_options(ctx, HOOK, s);
 	int at = options ? find_multipath(options, MULTIPATH_CAPABLE) : -1;
 
-	if (at < 0 || blank_option(options, at) || store_options(ctx, XDP, s, options))
+	if (at < 0 || blank_option(options, at) || store_options(ctx, HOOK, s, options))
 		return;
 	count_event(event);
 }
 
 /* Gives a SYN to user space; SYN_HANDED, or why it cannot have it. */
-static __always_inline __u32 submit_syn(struct xdp_md *ctx, const struct segment *s,
+static __always_inline __u32 submit_syn(frame_md *ctx, const struct segment *s,
 					__u32 option_at)
 {
-	__u32 bytes = bpf_xdp_get_buff_len(ctx) - s->ip.header_at;
+	__u32 bytes = frame_bytes(ctx, HOOK) - s->ip.header_at;
 	struct handed_syn *syn;
 
 	if (bytes > SYN_BYTES_MAX)
@@ -201,8 +201,8 @@ static __always_inline __u32 submit_syn(struct xdp_md *ctx, const struct segment
 		return SYN_STRIPPED_ROOM;
 	syn->bytes = bytes;
 	syn->zero = 0;
-	if (load(ctx, XDP, option_at + MULTIPATH_KEY_AT, &syn->key, sizeof(syn->key)) ||
-	    load(ctx, XDP, s->ip.header_at, syn->packet, bytes)) {
+	if (load(ctx, HOOK, option_at + MULTIPATH_KEY_AT, &syn->key, sizeof(syn->key)) ||
+	    load(ctx, HOOK, s->ip.header_at, syn->packet, bytes)) {
 		bpf_ringbuf_discard(syn, 0);
 		return SYN_STRIPPED_ROOM;
 	}
@@ -213,7 +213,7 @@ static __always_inline __u32 submit_syn(struct xdp_md *ctx, const struct segment
 /* True if this packet is user space's now; else it may have lost MP_CAPABLE, and is the
  * kernel's. The first packet begins a window of the rate: two at once may let a few more
  * through. */
-__noinline int is_handed(struct xdp_md *ctx, struct segment *s, __u32 option_at)
+__noinline int is_handed(frame_md *ctx, struct segment *s, __u32 option_at)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct injector *user;

@@ -10,12 +10,12 @@
 #include "ip.h"
 
 /* Reads the IP header of the packet inside. NONE, if it may leave the tunnel. */
-static __always_inline enum reason read_inner(struct xdp_md *ctx, const struct tunnel *t,
+static __always_inline enum reason read_inner(frame_md *ctx, const struct tunnel *t,
 					      struct ip_packet *ip)
 {
 	if (t->inner_type != ETH_P_IP && t->inner_type != ETH_P_IPV6)
 		return INNER_PROTOCOL;
-	if (read_ip(ctx, XDP, inner_at(t), t->inner_type, ip))
+	if (read_ip(ctx, HOOK, inner_at(t), t->inner_type, ip))
 		return INNER_HEADER;
 	return is_vip(ip->type, &ip->destination) ? NONE : NOT_VIP;
 }
@@ -34,24 +34,24 @@ static __always_inline int combined(__u8 outer, __u8 inner)
 
 /* Writes the ECN field of the packet inside, whose family says where in the first half word
  * it is. */
-static __always_inline int write_ecn(struct xdp_md *ctx, const struct ip_packet *ip, __u16 ecn)
+static __always_inline int write_ecn(frame_md *ctx, const struct ip_packet *ip, __u16 ecn)
 {
 	__u16 shift = ip->type == ETH_P_IP ? 0 : 4, before, after;
 
-	if (load(ctx, XDP, ip->header_at, &before, sizeof(before)))
+	if (load(ctx, HOOK, ip->header_at, &before, sizeof(before)))
 		return -1;
 	after = (before & ~bpf_htons(3 << shift)) | bpf_htons(ecn << shift);
-	if (store(ctx, XDP, ip->header_at, &after, sizeof(after)))
-		return -1;
 	if (ip->type != ETH_P_IP)
-		return 0;
+		return store_unsummed(ctx, HOOK, ip->header_at, &after, sizeof(after));
+	if (store(ctx, HOOK, ip->header_at, &after, sizeof(after)))
+		return -1;
 	/* RFC 1624, equation 3. */
-	return change_check(ctx, XDP, ip->header_at + offsetof(struct iphdr, check),
+	return change_check(ctx, HOOK, ip->header_at + offsetof(struct iphdr, check),
 			    (__u16)~before + after);
 }
 
 /* Brings the outer ECN field in. NONE, or why the packet may not leave. */
-static __always_inline enum reason finish_inner(struct xdp_md *ctx, const struct tunnel *t,
+static __always_inline enum reason finish_inner(frame_md *ctx, const struct tunnel *t,
 						const struct ip_packet *ip)
 {
 	int inner = ip->traffic_class & 3, ecn = combined(t->traffic_class & 3, inner);

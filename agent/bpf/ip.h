@@ -38,11 +38,10 @@ struct fragment_header {
 	__be32 id;
 };
 
-/* A length field's value. At TC it says nothing: what is to be cut into segments may be longer
- * than it can say. */
-static __always_inline __u32 bytes_said(enum hook hook, __be16 field)
+/* A length field's value. It is zero in joined segments that are longer than it can say. */
+static __always_inline __u32 bytes_said(const void *ctx, enum hook hook, __be16 field)
 {
-	return hook == TC ? 1 << 30 : bpf_ntohs(field);
+	return !field && joined_bytes(ctx, hook) ? 1 << 30 : bpf_ntohs(field);
 }
 
 static __always_inline int read_ipv4(void *ctx, enum hook hook, struct ip_packet *packet)
@@ -52,7 +51,7 @@ static __always_inline int read_ipv4(void *ctx, enum hook hook, struct ip_packet
 
 	if (load(ctx, hook, packet->header_at, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl < 5)
 		return -1;
-	bytes = bytes_said(hook, ip.tot_len);
+	bytes = bytes_said(ctx, hook, ip.tot_len);
 	header_bytes = ip.ihl * 4;
 	if (bytes < header_bytes)
 		return -1;
@@ -79,7 +78,7 @@ static __always_inline int read_ipv6(void *ctx, enum hook hook, struct ip_packet
 	packet->protocol = ip.nexthdr;
 	packet->traffic_class = traffic_class_v6(&ip);
 	packet->at = packet->header_at + sizeof(ip);
-	packet->bytes = bytes_said(hook, ip.payload_len);
+	packet->bytes = bytes_said(ctx, hook, ip.payload_len);
 	return 0;
 }
 

@@ -7,6 +7,8 @@
  *
  * The first agent of a datagram's way adds its own address behind the others: what
  * no agent has comes back to it.
+ *
+ * At TC too it is one packet: load balancers send no joined segments that name agents.
  */
 #ifndef GUIDEWAY_AGENT_ONWARD_H
 #define GUIDEWAY_AGENT_ONWARD_H
@@ -20,6 +22,7 @@
 /* Of Geneve: its header and the options up to the address. */
 #define COPIED_BYTES_MIN (GENEVE_HEADER_BYTES + sizeof(struct route_option))
 #define COPIED_BYTES_MAX (GENEVE_HEADER_BYTES + OPTIONS_BYTES_MAX)
+#define OUTER_BYTES_MIN (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr))
 #define OUTER_BYTES_MAX (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr))
 
 /* Of the addresses behind the first one. */
@@ -146,7 +149,7 @@ static __always_inline void write_outer(__u8 *front, const struct tunnel *t,
 }
 
 /* Copies the addresses behind the first one, and adds ours, in the place of that. */
-static __always_inline int write_addresses(struct xdp_md *ctx, __u8 *to, const struct tunnel *t,
+static __always_inline int write_addresses(frame_md *ctx, __u8 *to, const struct tunnel *t,
 					   const struct agent *agent, __u32 further)
 {
 	__u32 at = t->options.route.at + sizeof(struct route_option) + address_bytes(t->options.route.flags);
@@ -154,7 +157,7 @@ static __always_inline int write_addresses(struct xdp_md *ctx, __u8 *to, const s
 	if (further > FURTHER_BYTES_MAX) /* apart, as in write_geneve */
 		return -1;
 	barrier_var(further);
-	if (further && load(ctx, XDP, at, to, further))
+	if (further && load(ctx, HOOK, at, to, further))
 		return -1;
 	if (t->options.route.flags & ROUTE_IS_V6)
 		__builtin_memcpy(to + further, &agent->source, sizeof(agent->source));
@@ -165,7 +168,7 @@ static __always_inline int write_addresses(struct xdp_md *ctx, __u8 *to, const s
 
 /* Copies Geneve up to the address, and takes the address off in lengths, count
  * and hop limit; or puts ours behind the others. */
-static __always_inline int write_geneve(struct xdp_md *ctx, __u8 *to, const struct tunnel *t,
+static __always_inline int write_geneve(frame_md *ctx, __u8 *to, const struct tunnel *t,
 					const struct agent *agent, const struct lengths *lengths)
 {
 	__u32 words = address_bytes(t->options.route.flags) / 4, copied = lengths->copied;
@@ -179,7 +182,7 @@ static __always_inline int write_geneve(struct xdp_md *ctx, __u8 *to, const stru
 	barrier_var(copied);
 	if (copied < COPIED_BYTES_MIN || at > COPIED_BYTES_MAX - sizeof(*route))
 		return -1;
-	if (load(ctx, XDP, t->geneve_at, to, copied))
+	if (load(ctx, HOOK, t->geneve_at, to, copied))
 		return -1;
 	route = (void *)to + at;
 	route->hop_limit -= 1;
@@ -194,17 +197,15 @@ static __always_inline int write_geneve(struct xdp_md *ctx, __u8 *to, const stru
 }
 
 /* The frame's new begin, in place of the old one. */
-static __always_inline int replace_front(struct xdp_md *ctx, __u8 *front, __u32 front_bytes,
+static __always_inline int replace_front(frame_md *ctx, __u8 *front, __u32 front_bytes,
 					 __u32 kept_at)
 {
 	if (front_bytes > sizeof(struct front)) /* apart, as in write_geneve */
 		return -1;
 	barrier_var(front_bytes);
-	if (front_bytes < sizeof(struct ethhdr))
+	if (front_bytes < OUTER_BYTES_MIN)
 		return -1;
-	if (bpf_xdp_adjust_head(ctx, (int)kept_at - (int)front_bytes))
-		return -1;
-	return store(ctx, XDP, 0, front, front_bytes);
+	return replace_begin(ctx, HOOK, kept_at, (void *)front, front_bytes);
 }
 
 static __always_inline struct lengths lengths_of(const struct tunnel *t)
@@ -228,7 +229,7 @@ static __always_inline struct lengths lengths_of(const struct tunnel *t)
 
 /* The reason that was given, if the packet is the next agent's now; else why
  * it cannot be. */
-static __always_inline enum reason send_onward(struct xdp_md *ctx, const struct tunnel *t,
+static __always_inline enum reason send_onward(frame_md *ctx, const struct tunnel *t,
 					       enum reason reason)
 {
 	struct lengths lengths;
@@ -246,7 +247,7 @@ static __always_inline enum reason send_onward(struct xdp_md *ctx, const struct 
 	front = bpf_map_lookup_elem(&fronts, &zero);
 	if (!front)
 		return NO_ROOM;
-	if (t->outer_bytes + sizeof(struct ethhdr) > bpf_xdp_get_buff_len(ctx) ||
+	if (t->outer_bytes + sizeof(struct ethhdr) > frame_bytes(ctx, HOOK) ||
 	    t->outer_bytes < t->removed)
 		return OUTER_HEADER;
 	lengths = lengths_of(t);

@@ -50,10 +50,10 @@ static __always_inline __u32 bits_of(const struct opening *opening)
 }
 
 /* Reads what the SYN says itself. */
-static __always_inline void read_multipath_of_syn(struct xdp_md *ctx, const struct segment *s,
+static __always_inline void read_multipath_of_syn(frame_md *ctx, const struct segment *s,
 						  struct opening *opening)
 {
-	struct tcp_options *options = load_options(ctx, XDP, s);
+	struct tcp_options *options = load_options(ctx, HOOK, s);
 	const __u8 *option;
 	__be32 token;
 	int at;
@@ -77,24 +77,24 @@ static __always_inline void read_multipath_of_syn(struct xdp_md *ctx, const stru
 
 /* Reads the option of a tunnel, and the address behind it: the owner of the bucket of the
  * five-tuple. */
-static __always_inline int read_owner(struct xdp_md *ctx, __u32 option_at,
+static __always_inline int read_owner(frame_md *ctx, __u32 option_at,
 				      struct multipath_option *option, struct in6_addr *owner)
 {
 	__be32 address;
 
-	if (load(ctx, XDP, option_at, option, sizeof(*option)))
+	if (load(ctx, HOOK, option_at, option, sizeof(*option)))
 		return -1;
 	option_at += sizeof(*option);
 	if (option->flags & ROUTE_IS_V6)
-		return load(ctx, XDP, option_at, owner, sizeof(*owner));
-	if (load(ctx, XDP, option_at, &address, sizeof(address)))
+		return load(ctx, HOOK, option_at, owner, sizeof(*owner));
+	if (load(ctx, HOOK, option_at, &address, sizeof(address)))
 		return -1;
 	*owner = mapped(address);
 	return 0;
 }
 
 /* Keeps what the option of a tunnel, which begins there in the frame, says of a SYN. */
-__noinline int note_opening(struct xdp_md *ctx, struct segment *s, __u32 option_at)
+__noinline int note_opening(frame_md *ctx, struct segment *s, __u32 option_at)
 {
 	struct multipath_option option;
 	struct opening opening = {};

@@ -150,7 +150,7 @@ static __always_inline int store_options(void *ctx, enum hook hook, const struct
 	if (!length ||
 	    store(ctx, hook, s->tcp_at + sizeof(struct tcphdr), options->bytes, length))
 		return -1;
-	return change_check(ctx, hook, s->tcp_at + offsetof(struct tcphdr, check), change);
+	return change_tcp_check(ctx, hook, s->tcp_at + offsetof(struct tcphdr, check), change);
 }
 
 /* Writes one word or half word over another, at TC. */

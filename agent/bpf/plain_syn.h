@@ -21,7 +21,7 @@
 
 /* True for a SYN that goes on to the owner of its five-tuple's bucket, whose address is in
  * the processor's `handovers`; it has lost MP_CAPABLE then. */
-__noinline int goes_to_owner(struct xdp_md *ctx, struct segment *s, __u32 option_at)
+__noinline int goes_to_owner(frame_md *ctx, struct segment *s, __u32 option_at)
 {
 	struct handover *handover = next_handover();
 	struct multipath_option option;
@@ -31,7 +31,7 @@ __noinline int goes_to_owner(struct xdp_md *ctx, struct segment *s, __u32 option
 	    read_owner(ctx, option_at, &option, &handover->agent) ||
 	    !bpf_map_lookup_elem(&agents, &handover->agent)) /* it is this one */
 		return 0;
-	options = load_options(ctx, XDP, s);
+	options = load_options(ctx, HOOK, s);
 	if (!options || find_multipath(options, MULTIPATH_CAPABLE) < 0 ||
 	    find_option(options, TCP_OPTION_TIMESTAMPS, 0) >= 0 ||
 	    takes_handshakes(&handover->agent))

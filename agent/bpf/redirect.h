@@ -115,7 +115,7 @@ enum ruling {
 
 /* What a rule may say of a segment. A SYN is of no connection yet; and a kernel answers no
  * RST. What has timestamps is where these lead. */
-static __always_inline enum ruling ruling_allowed(struct xdp_md *ctx, const struct segment *s)
+static __always_inline enum ruling ruling_allowed(frame_md *ctx, const struct segment *s)
 {
 	__be32 word;
 
@@ -128,7 +128,7 @@ static __always_inline enum ruling ruling_allowed(struct xdp_md *ctx, const stru
 	if (s->flags & TCP_RST)
 		return RULING_RULE;
 	if (s->header_bytes > sizeof(struct tcphdr) &&
-	    !load(ctx, XDP, s->tcp_at + sizeof(struct tcphdr), &word, sizeof(word)) &&
+	    !load(ctx, HOOK, s->tcp_at + sizeof(struct tcphdr), &word, sizeof(word)) &&
 	    word == bpf_htonl(USUAL_TIMESTAMPS))
 		return RULING_RULE;
 	return RULING_WAIT;
@@ -186,7 +186,7 @@ static __always_inline int rules_are_taken(void)
 
 /* What rules say of the packet inside; the agent that one leads to is in `handovers`. A
  * packet that names other agents is looked up by these, where there is no rule. */
-__noinline int ruling_of(struct xdp_md *ctx, struct segment *s, __u32 is_named)
+__noinline int ruling_of(frame_md *ctx, struct segment *s, __u32 is_named)
 {
 	struct handover *handover = next_handover();
 	enum ruling ruling;

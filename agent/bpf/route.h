@@ -54,13 +54,13 @@ static __always_inline __u32 address_bytes(__u8 flags)
 }
 
 /* NONE, or ROUTE_OPTION for a malformed one. */
-static __always_inline enum reason read_route(struct xdp_md *ctx, __u32 at, struct route *route)
+static __always_inline enum reason read_route(frame_md *ctx, __u32 at, struct route *route)
 {
 	__u32 addresses_at = at + sizeof(struct route_option);
 	struct route_option option;
 	__be32 next;
 
-	if (route->at || load(ctx, XDP, at, &option, sizeof(option)))
+	if (route->at || load(ctx, HOOK, at, &option, sizeof(option)))
 		return ROUTE_OPTION;
 	if (option.flags & ROUTE_ZERO ||
 	    (option.option.length & 0x1f) * 4 !=
@@ -73,21 +73,21 @@ static __always_inline enum reason read_route(struct xdp_md *ctx, __u32 at, stru
 	if (!(option.flags & ROUTE_COUNT))
 		return NONE;
 	if (option.flags & ROUTE_IS_V6)
-		return load(ctx, XDP, addresses_at, &route->next, sizeof(route->next)) ?
+		return load(ctx, HOOK, addresses_at, &route->next, sizeof(route->next)) ?
 			       ROUTE_OPTION :
 			       NONE;
-	if (load(ctx, XDP, addresses_at, &next, sizeof(next)))
+	if (load(ctx, HOOK, addresses_at, &next, sizeof(next)))
 		return ROUTE_OPTION;
 	route->next = mapped(next);
 	return NONE;
 }
 
 /* NONE, or MULTIPATH_OPTION for a malformed one. */
-static __always_inline enum reason read_multipath(struct xdp_md *ctx, __u32 at, __u32 *multipath_at)
+static __always_inline enum reason read_multipath(frame_md *ctx, __u32 at, __u32 *multipath_at)
 {
 	struct multipath_option option;
 
-	if (*multipath_at || load(ctx, XDP, at, &option, sizeof(option)))
+	if (*multipath_at || load(ctx, HOOK, at, &option, sizeof(option)))
 		return MULTIPATH_OPTION;
 	if (option.flags & ~ROUTE_IS_V6 || option.zero ||
 	    (option.option.length & 0x1f) * 4 !=
@@ -104,7 +104,7 @@ static __always_inline enum reason read_multipath(struct xdp_md *ctx, __u32 at, 
  * A global function: the verifier checks it once and by itself. What was found is in memory
  * that the verifier does not follow, so iterations of the loop differ in nothing but their
  * number, and paths do not multiply. */
-__noinline __u32 read_options(struct xdp_md *ctx, __u32 at, __u32 end, __u32 says_critical,
+__noinline __u32 read_options(frame_md *ctx, __u32 at, __u32 end, __u32 says_critical,
 			      struct options *found)
 {
 	struct option option;
@@ -113,7 +113,7 @@ __noinline __u32 read_options(struct xdp_md *ctx, __u32 at, __u32 end, __u32 say
 	if (!found)
 		return GENEVE_HEADER;
 	for (int i = 0; i < OPTIONS_MAX && at < end; i++) {
-		if (load(ctx, XDP, at, &option, sizeof(option)))
+		if (load(ctx, HOOK, at, &option, sizeof(option)))
 			return GENEVE_HEADER;
 		reason = NONE;
 		if (option.class == bpf_htons(OPTION_CLASS) && option.type == ROUTE_TYPE)

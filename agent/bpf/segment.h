@@ -126,11 +126,11 @@ static __always_inline enum reading read_tcp(void *ctx, enum hook hook, enum dir
 	return READ_SEGMENT;
 }
 
-static __always_inline enum reading read_datagram(struct xdp_md *ctx, struct segment *s)
+static __always_inline enum reading read_datagram(frame_md *ctx, struct segment *s)
 {
 	struct udphdr udp;
 
-	if (load(ctx, XDP, s->ip.at, &udp, sizeof(udp)))
+	if (load(ctx, HOOK, s->ip.at, &udp, sizeof(udp)))
 		return READ_MALFORMED;
 	set_flow(&s->flow, RECEIVED, &s->ip, udp.source, udp.dest);
 	s->is_datagram = 1;
@@ -147,17 +147,17 @@ static __always_inline int is_error(__u32 type, const struct icmp *icmp)
 
 /* Of an ICMP error: the packet that it is about, which went to the client. Only the begin of
  * that is quoted, so its length says nothing here. */
-static __always_inline enum reading read_quoted(struct xdp_md *ctx, struct segment *s)
+static __always_inline enum reading read_quoted(frame_md *ctx, struct segment *s)
 {
 	struct ip_packet ip = {};
 	struct quoted quoted;
 	struct icmp icmp;
 
-	if (load(ctx, XDP, s->ip.at, &icmp, sizeof(icmp)) || !is_error(s->ip.type, &icmp) ||
-	    read_ip(ctx, XDP, s->ip.at + sizeof(icmp), s->ip.type, &ip) ||
-	    reach_transport(ctx, XDP, &ip) || ip.fragment == LATER ||
+	if (load(ctx, HOOK, s->ip.at, &icmp, sizeof(icmp)) || !is_error(s->ip.type, &icmp) ||
+	    read_ip(ctx, HOOK, s->ip.at + sizeof(icmp), s->ip.type, &ip) ||
+	    reach_transport(ctx, HOOK, &ip) || ip.fragment == LATER ||
 	    (ip.protocol != IPPROTO_TCP && ip.protocol != IPPROTO_UDP) ||
-	    load(ctx, XDP, ip.at, &quoted, sizeof(quoted)))
+	    load(ctx, HOOK, ip.at, &quoted, sizeof(quoted)))
 		return READ_OTHER;
 	set_flow(&s->flow, SENT, &ip, quoted.source, quoted.dest);
 	s->sequence = bpf_ntohl(quoted.sequence);
@@ -168,14 +168,14 @@ static __always_inline enum reading read_quoted(struct xdp_md *ctx, struct segme
 
 /* Reads on behind the IP header; an enum reading. A global function: the verifier checks it
  * once and by itself, and not again for each way that leads to it. */
-__noinline int read_segment(struct xdp_md *ctx, struct segment *s)
+__noinline int read_segment(frame_md *ctx, struct segment *s)
 {
-	if (!s || reach_transport(ctx, XDP, &s->ip))
+	if (!s || reach_transport(ctx, HOOK, &s->ip))
 		return READ_MALFORMED;
 	if (s->ip.fragment == LATER)
 		return READ_SEGMENT;
 	if (s->ip.protocol == IPPROTO_TCP)
-		return read_tcp(ctx, XDP, RECEIVED, s);
+		return read_tcp(ctx, HOOK, RECEIVED, s);
 	if (s->ip.protocol == IPPROTO_UDP)
 		return read_datagram(ctx, s);
 	if (s->ip.protocol == (s->ip.type == ETH_P_IP ? IPPROTO_ICMP : IPPROTO_ICMPV6))

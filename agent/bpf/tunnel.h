@@ -146,7 +146,7 @@ static __always_inline enum reason read_gue(struct tunnel *t)
 }
 
 /* RFC 8926. The C bit says whether any option is critical. */
-static __always_inline enum reason read_geneve(struct xdp_md *ctx, struct tunnel *t,
+static __always_inline enum reason read_geneve(frame_md *ctx, struct tunnel *t,
 					  const void *data)
 {
 	const struct {
@@ -175,7 +175,7 @@ static __always_inline enum reason read_geneve(struct xdp_md *ctx, struct tunnel
 			    &t->options);
 }
 
-static __always_inline enum reason read_udp(struct xdp_md *ctx, struct tunnel *t, const void *data)
+static __always_inline enum reason read_udp(frame_md *ctx, struct tunnel *t, const void *data)
 {
 	const struct udphdr *udp = t->next;
 
@@ -187,7 +187,7 @@ static __always_inline enum reason read_udp(struct xdp_md *ctx, struct tunnel *t
 }
 
 /* Reads what is between the IP headers. NONE, if nothing is wrong with it. */
-static __always_inline enum reason read_tunnel(struct xdp_md *ctx, struct tunnel *t,
+static __always_inline enum reason read_tunnel(frame_md *ctx, struct tunnel *t,
 					  const void *data)
 {
 	if (t->protocol == IPPROTO_GRE)

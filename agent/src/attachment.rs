@@ -1,18 +1,25 @@
-//! The program on its interface: attached, or put in the place of the one that
-//! a predecessor left there.
+//! The program on its interface: attached at XDP or at traffic control, or put in the
+//! place of the one that a predecessor left there.
 //!
 //! With a directory of the BPF file system the link is pinned there, under its
 //! mode, and the program goes on while no agent runs: a restart replaces it in
 //! one step, and loses no packet. Without one it goes with the process.
 
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use ebpf::xdp::{self, Mode, ModePreference};
+use ebpf::xdp::{self, ModePreference};
 use ebpf::{Hook, Link};
 
-const MODES: [Mode; 2] = [Mode::Native, Mode::Generic];
+use crate::config::Preference;
+
+const XDP_MODES: [xdp::Mode; 2] = [xdp::Mode::Native, xdp::Mode::Generic];
+
+/// Drivers that take an interface's offloads off for a program at XDP: segments are no longer
+/// joined, and each is summed by the processor.
+const LOSING_OFFLOADS: [&str; 2] = ["veth", "virtio_net"];
 
 /// Tables that are pinned, and the names of their pins, which have the version of the
 /// layout.
@@ -31,9 +38,52 @@ const TABLES: [(&str, &str); 12] = [
     ("away", "away-1"),
 ];
 
+/// Where tunnels are opened: another program for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Before the kernel has a packet of the frame.
+    Xdp(ModePreference),
+    /// Right behind that, where offloads are kept.
+    Tc,
+}
+
+/// How the program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// At XDP.
+    Xdp(xdp::Mode),
+    /// At traffic control.
+    Tc,
+}
+
+impl Place {
+    /// Where tunnels of this interface are opened.
+    #[must_use]
+    pub fn of(preference: Preference, interface: &str) -> Place {
+        match preference {
+            Preference::Auto if loses_offloads(interface) => Place::Tc,
+            Preference::Auto => Place::Xdp(ModePreference::Auto),
+            Preference::Native => Place::Xdp(ModePreference::Native),
+            Preference::Generic => Place::Xdp(ModePreference::Generic),
+            Preference::Tc => Place::Tc,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Xdp(mode) => mode.fmt(f),
+            Mode::Tc => f.write_str("tc"),
+        }
+    }
+}
+
 /// Programs of traffic control (Linux 6.6), each with a link of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Classifier {
+    /// Opens tunnels.
+    Opener,
     /// Lowers the MSS of what VIPs answer.
     Mss,
     /// Sees what services with Multipath TCP receive.
@@ -43,11 +93,12 @@ pub enum Classifier {
 }
 
 impl Classifier {
-    const ALL: [Classifier; 3] =
-        [Classifier::Mss, Classifier::MultipathIn, Classifier::MultipathOut];
+    const ALL: [Classifier; 4] =
+        [Classifier::Opener, Classifier::Mss, Classifier::MultipathIn, Classifier::MultipathOut];
 
     fn hook(self) -> Hook {
         match self {
+            Classifier::Opener => Hook::TcIngressFirst,
             Classifier::Mss | Classifier::MultipathOut => Hook::TcEgress,
             Classifier::MultipathIn => Hook::TcIngress,
         }
@@ -56,6 +107,7 @@ impl Classifier {
     /// The link's name in the directory.
     fn pin(self) -> &'static str {
         match self {
+            Classifier::Opener => "tcx-ingress",
             Classifier::Mss => "tcx-egress",
             Classifier::MultipathIn => "tcx-multipath-ingress",
             Classifier::MultipathOut => "tcx-multipath-egress",
@@ -65,6 +117,7 @@ impl Classifier {
     /// The config's field that it is for, and what to do on older kernels.
     fn field_and_cure(self) -> (&'static str, &'static str) {
         match self {
+            Classifier::Opener => ("mode: tc", "it takes Linux 6.6; before, write `mode: auto`"),
             Classifier::Mss => (
                 "mss_clamp",
                 "it takes Linux 6.6; before, write `mss_clamp: off`, and give the routes to clients an `advmss`",
@@ -76,26 +129,50 @@ impl Classifier {
     }
 }
 
-/// Attaches a program; how it is attached.
+/// Attaches the program that opens tunnels; how it is attached. A predecessor's at another
+/// place is let go behind that.
 pub fn attach(
+    program: BorrowedFd,
+    interface: &str,
+    place: Place,
+    directory: Option<&Path>,
+) -> Result<(Link, Mode), String> {
+    let (link, mode, former) = match place {
+        Place::Xdp(preference) => {
+            let (link, mode) = attach_xdp(program, interface, preference, directory)?;
+            (link, Mode::Xdp(mode), vec![Classifier::Opener.pin()])
+        }
+        Place::Tc => {
+            let link = attach_classifier(Classifier::Opener, program, interface, directory)?;
+            (link, Mode::Tc, XDP_MODES.map(pin_of).to_vec())
+        }
+    };
+    if let Some(directory) = directory {
+        for pin in former {
+            remove_link(&directory.join(pin))?;
+        }
+        remove_former_tables(directory)?;
+    }
+    Ok((link, mode))
+}
+
+fn attach_xdp(
     program: BorrowedFd,
     interface: &str,
     preference: ModePreference,
     directory: Option<&Path>,
-) -> Result<(Link, Mode), String> {
+) -> Result<(Link, xdp::Mode), String> {
     let index = ebpf::index_of(interface).map_err(|error| error.to_string())?;
     if let Some(directory) = directory
         && let Some((link, mode)) = inherited(directory, index, preference)?
     {
         xdp::replace(&link, program, interface, mode).map_err(|error| error.to_string())?;
-        remove_former_tables(directory)?;
         return Ok((link, mode));
     }
     let attached = xdp::attach(program, interface, index, preference);
     let (link, mode) = attached.map_err(|error| error.to_string())?;
     if let Some(directory) = directory {
-        pin(&link, mode, directory)?;
-        remove_former_tables(directory)?;
+        pin_as(&link, directory, &directory.join(pin_of(mode)))?;
     }
     Ok((link, mode))
 }
@@ -144,8 +221,8 @@ pub fn detach(directory: &Path) -> Result<bool, String> {
     for which in Classifier::ALL {
         was_there |= detach_classifier(which, directory)?;
     }
-    for mode in MODES {
-        was_there |= remove_link(&pin_of(directory, mode))?;
+    for mode in XDP_MODES {
+        was_there |= remove_link(&directory.join(pin_of(mode)))?;
     }
     for (_, path) in tables(directory) {
         remove(&path)?;
@@ -171,14 +248,21 @@ fn remove_former_tables(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// True if a program at XDP costs the interface more than one at traffic control, which this
+/// kernel has.
+fn loses_offloads(interface: &str) -> bool {
+    ebpf::has_tc_links()
+        && ebpf::driver_of(interface).is_ok_and(|driver| LOSING_OFFLOADS.contains(&driver.as_str()))
+}
+
 /// A predecessor's link, if it is of this interface and of a mode that will do.
 fn inherited(
     directory: &Path,
     index: u32,
     preference: ModePreference,
-) -> Result<Option<(Link, Mode)>, String> {
-    for mode in MODES {
-        let path = pin_of(directory, mode);
+) -> Result<Option<(Link, xdp::Mode)>, String> {
+    for mode in XDP_MODES {
+        let path = directory.join(pin_of(mode));
         let link = match Link::pinned(&path) {
             Ok(link) => link,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -186,8 +270,8 @@ fn inherited(
         };
         let is_preferred = match preference {
             ModePreference::Auto => true,
-            ModePreference::Native => mode == Mode::Native,
-            ModePreference::Generic => mode == Mode::Generic,
+            ModePreference::Native => mode == xdp::Mode::Native,
+            ModePreference::Generic => mode == xdp::Mode::Generic,
         };
         if is_preferred && link.interface_index().is_ok_and(|of| of == index) {
             return Ok(Some((link, mode)));
@@ -196,10 +280,6 @@ fn inherited(
         remove_link(&path)?;
     }
     Ok(None)
-}
-
-fn pin(link: &Link, mode: Mode, directory: &Path) -> Result<(), String> {
-    pin_as(link, directory, &pin_of(directory, mode))
 }
 
 fn pin_as(link: &Link, directory: &Path, path: &Path) -> Result<(), String> {
@@ -211,8 +291,11 @@ fn pin_as(link: &Link, directory: &Path, path: &Path) -> Result<(), String> {
     link.pin(path).map_err(problem)
 }
 
-fn pin_of(directory: &Path, mode: Mode) -> PathBuf {
-    directory.join(format!("xdp-{mode}"))
+fn pin_of(mode: xdp::Mode) -> &'static str {
+    match mode {
+        xdp::Mode::Native => "xdp-native",
+        xdp::Mode::Generic => "xdp-generic",
+    }
 }
 
 /// Its program is off the interface afterwards.

@@ -1,7 +1,7 @@
 //! The agent of a backend: takes packets out of the load balancers' tunnels,
 //! and sends those on whose connections live on another backend.
 //!
-//! An XDP program on the backend's interface does the work (bpf/); this loads
+//! A program on the backend's interface does the work (bpf/); this loads
 //! it, fills its tables from the config, and shows what it counts; and it says to the
 //! load balancers' controllers how many connections live here. A second program, at
 //! the egress, lowers the MSS that VIPs announce. It is

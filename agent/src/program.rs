@@ -1,20 +1,17 @@
-//! The XDP program: loaded, its tables filled, attached, read.
+//! The program that opens tunnels, and those beside it: loaded, its tables filled, attached, read.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use aya::Ebpf;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{HashMap, MapData, PerCpuArray};
-use aya::programs::{SchedClassifier, Xdp};
-use ebpf::xdp::Mode;
 use ebpf::{Link, ObjectError, Record, with_causes};
 use nexthops::NextHop;
 use wire::IpPrefix;
 
-use crate::attachment::{self, Classifier};
+use crate::attachment::{self, Classifier, Mode, Place};
 use crate::config::Config;
 use crate::flows::Flows;
 use crate::mss::{Clamped, Clamps};
@@ -25,7 +22,8 @@ use crate::records::{Address, Agent, mapped};
 use crate::redirects;
 use crate::timestamps::{self, Clocks};
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/agent.bpf.o"));
+static XDP_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/agent.bpf.o"));
+static TC_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/agent_tc.bpf.o"));
 
 const PROGRAM: &str = "guideway_agent";
 const MSS_PROGRAM: &str = "gw_agent_mss";
@@ -35,6 +33,7 @@ const OUT_PROGRAM: &str = "gw_agent_out";
 /// The program; detached when dropped, unless it is pinned.
 pub struct Program {
     object: Ebpf,
+    place: Place,
     counters: Arc<Counters>,
     /// Empty: not attached yet.
     links: Vec<Link>,
@@ -55,9 +54,13 @@ pub struct Counters {
 impl Program {
     /// Loads the program; it does nothing yet. Tables that outlive the process are in
     /// the directory of the BPF file system.
-    pub fn load(pin: Option<&Path>) -> Result<Program, ObjectError> {
+    pub fn load(place: Place, pin: Option<&Path>) -> Result<Program, ObjectError> {
         let pinned = pin.map(attachment::tables).unwrap_or_default();
-        let mut object = ebpf::load_with_tables(OBJECT, &pinned)?;
+        let bytes = match place {
+            Place::Xdp(_) => XDP_OBJECT,
+            Place::Tc => TC_OBJECT,
+        };
+        let mut object = ebpf::load_with_tables(bytes, &pinned)?;
         let counters = Counters {
             decapsulated: ebpf::table(&mut object, "decapsulated")?,
             reasons: ebpf::table(&mut object, "reasons")?,
@@ -65,11 +68,10 @@ impl Program {
             timestamps: timestamps::Counts::new(&mut object)?,
             multipath: multipath::Counts::new(ebpf::table(&mut object, "multipath_events")?),
         };
-        ebpf::verify(PROGRAM, ebpf::program::<Xdp>(&mut object, PROGRAM)?.load())?;
-        for name in [MSS_PROGRAM, IN_PROGRAM, OUT_PROGRAM] {
-            ebpf::verify(name, ebpf::program::<SchedClassifier>(&mut object, name)?.load())?;
+        for name in [PROGRAM, MSS_PROGRAM, IN_PROGRAM, OUT_PROGRAM] {
+            ebpf::load_program(&mut object, name)?;
         }
-        Ok(Program { object, counters: Arc::new(counters), links: Vec::new() })
+        Ok(Program { object, place, counters: Arc::new(counters), links: Vec::new() })
     }
 
     /// Opens tunnels as the config says.
@@ -172,22 +174,24 @@ impl Program {
         interface: &str,
         pin: Option<&Path>,
     ) -> Result<(), String> {
-        let program = ebpf::program::<SchedClassifier>(&mut self.object, name);
-        let program = program.map_err(|error| error.to_string())?.fd();
-        let program = program.map_err(|error| with_causes(&error))?.as_fd();
+        let program = ebpf::program_fd(&self.object, name).map_err(|error| error.to_string())?;
         self.links.push(attachment::attach_classifier(which, program, interface, pin)?);
         Ok(())
     }
 
     /// Attaches the program as the config says; how it is attached.
     pub fn attach(&mut self, config: &Config) -> Result<Mode, String> {
-        let program = ebpf::program::<Xdp>(&mut self.object, PROGRAM);
-        let program = program.map_err(|error| error.to_string())?.fd();
-        let program = program.map_err(|error| with_causes(&error))?.as_fd();
+        let program = ebpf::program_fd(&self.object, PROGRAM);
+        let program = program.map_err(|error| error.to_string())?;
         let pin = config.pin.as_deref();
-        let (link, mode) = attachment::attach(program, &config.interface, config.mode, pin)?;
+        let (link, mode) = attachment::attach(program, &config.interface, self.place, pin)?;
         self.links.push(link);
         Ok(mode)
+    }
+
+    /// False if one of its programs was taken off.
+    pub fn is_attached(&self) -> bool {
+        self.links.iter().all(|link| link.interface_index().is_ok_and(|index| index != 0))
     }
 
     /// What it counts.
@@ -253,4 +257,6 @@ impl Prefixes {
 }
 
 #[cfg(test)]
-mod tests;
+mod at_tc;
+#[cfg(test)]
+mod at_xdp;

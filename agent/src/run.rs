@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time;
 
+use crate::attachment::Place;
 use crate::config::Config;
 use crate::messages::Messages;
 use crate::multipath::{self, Injector};
@@ -31,7 +32,8 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     if config.pin.is_none() && !config.unpinned {
         tracing::warn!("{}", doctor::UNPINNED);
     }
-    let mut program = load(config.pin.as_deref())?;
+    let place = Place::of(config.mode, &config.interface);
+    let mut program = load(place, config.pin.as_deref())?;
     program.set(config)?;
     program.shift_timestamps(timestamp_shift)?;
     let agents = program.agents()?;
@@ -61,7 +63,7 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
         config,
         mode,
         started: Instant::now(),
-        counters,
+        program: &program,
         exchanges: exchanges.clone(),
         next_hops: neighbours.next_hops(),
         rules: rules.clone(),
@@ -84,14 +86,16 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
 }
 
 /// Loads the program; with the tables of a predecessor, if it left some.
-fn load(pin: Option<&Path>) -> Result<Program, String> {
-    let Some(pin) = pin else { return Program::load(None).map_err(|error| error.to_string()) };
+fn load(place: Place, pin: Option<&Path>) -> Result<Program, String> {
+    let Some(pin) = pin else {
+        return Program::load(place, None).map_err(|error| error.to_string());
+    };
     let problem = |error: &dyn Display| {
         let cure = "is it in a BPF file system (`mount -t bpf bpf /sys/fs/bpf`)?";
         format!("cannot keep tables in {}: {error}; {cure}", pin.display())
     };
     std::fs::create_dir_all(pin).map_err(|error| problem(&error))?;
-    Program::load(Some(pin)).map_err(|error| problem(&error))
+    Program::load(place, Some(pin)).map_err(|error| problem(&error))
 }
 
 /// Takes SYNs of services with Multipath TCP, if there are some.

@@ -46,30 +46,55 @@ pub struct ReceiveOffload {
 
 /// What an interface's device merges.
 pub fn receive_offload(name: &str) -> io::Result<ReceiveOffload> {
-    let lro = ethtool(name, ETHTOOL_GFLAGS)? & ETH_FLAG_LRO != 0;
-    Ok(ReceiveOffload { lro, gro: ethtool(name, ETHTOOL_GGRO)? != 0 })
+    let value_of = |command| {
+        let mut value = Value { command, value: 0 };
+        // SAFETY: both commands fill this structure.
+        unsafe { ethtool(name, &mut value) }.map(|()| value.value)
+    };
+    let lro = value_of(ETHTOOL_GFLAGS)? & ETH_FLAG_LRO != 0;
+    Ok(ReceiveOffload { lro, gro: value_of(ETHTOOL_GGRO)? != 0 })
+}
+
+/// The name of an interface's driver, as `ethtool -i` prints it.
+pub fn driver_of(name: &str) -> io::Result<String> {
+    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], others: [0; 160] };
+    // SAFETY: the command fills this structure.
+    unsafe { ethtool(name, &mut info) }?;
+    let driver = info.driver.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(driver).into_owned())
 }
 
 // Of linux/ethtool.h, which libc lacks.
+const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
-/// The answer to one of ethtool's commands that have a number for it.
-fn ethtool(name: &str, command: u32) -> io::Result<u32> {
-    /// struct ethtool_value.
-    #[repr(C)]
-    struct Value {
-        command: u32,
-        value: u32,
-    }
-    let mut value = Value { command, value: 0 };
+/// struct ethtool_value.
+#[repr(C)]
+struct Value {
+    command: u32,
+    value: u32,
+}
+
+/// struct ethtool_drvinfo.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    others: [u8; 160],
+}
+
+/// Has one of ethtool's commands answered, which the structure begins with.
+///
+/// # Safety
+/// The structure must be that of its command.
+unsafe fn ethtool<T>(name: &str, answer: &mut T) -> io::Result<()> {
     let mut request = request(name);
-    request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: the pointer in the request is to the structure of these commands, which
-    // lives through the call.
-    unsafe { ask(libc::SIOCETHTOOL, &mut request) }?;
-    Ok(value.value)
+    request.ifr_ifru.ifru_data = (&raw mut *answer).cast();
+    // SAFETY: the pointer in the request is to a structure that lives through the call, and
+    // that is the command's, as the caller promises.
+    unsafe { ask(libc::SIOCETHTOOL, &mut request) }
 }
 
 /// A request about an interface.
@@ -143,6 +168,12 @@ mod tests {
     fn the_loopback_interface_says_what_it_merges() {
         assert!(!receive_offload("lo").unwrap().lro);
         assert!(receive_offload("nonesuch0").is_err());
+    }
+
+    #[test]
+    fn a_driver_has_a_name() {
+        assert!(driver_of("nonesuch0").is_err());
+        assert_eq!(size_of::<DriverInfo>(), 196); // of linux/ethtool.h
     }
 
     #[test]

@@ -16,6 +16,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use aya::util::KernelVersion;
+
 // Of linux/bpf.h, which libc lacks.
 const BPF_OBJ_PIN: libc::c_long = 6;
 const BPF_OBJ_GET: libc::c_long = 7;
@@ -26,6 +28,7 @@ const BPF_LINK_DETACH: libc::c_long = 34;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
+const BPF_F_BEFORE: u32 = 1 << 3;
 
 /// Where a program may hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub enum Hook {
     Xdp(u32),
     /// Traffic control, received frames (Linux 6.6).
     TcIngress,
+    /// The same, before the programs that are there.
+    TcIngressFirst,
     /// Traffic control, frames that are sent (Linux 6.6).
     TcEgress,
 }
@@ -94,6 +99,7 @@ impl Link {
         let (attach_type, flags) = match hook {
             Hook::Xdp(flags) => (BPF_XDP, flags),
             Hook::TcIngress => (BPF_TCX_INGRESS, 0),
+            Hook::TcIngressFirst => (BPF_TCX_INGRESS, BPF_F_BEFORE),
             Hook::TcEgress => (BPF_TCX_EGRESS, 0),
         };
         let program = program.as_raw_fd() as u32;
@@ -164,6 +170,12 @@ impl Link {
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// True if this kernel has links of traffic control (Linux 6.6).
+#[must_use]
+pub fn has_tc_links() -> bool {
+    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0))
 }
 
 /// bpf(2).

@@ -1,10 +1,11 @@
 //! Object files: loaded, and what is in them by name.
 
 use std::error::Error;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 use aya::maps::{Map, MapData, MapError, PerCpuArray};
-use aya::programs::{Program, ProgramError};
+use aya::programs::{Program, ProgramError, ProgramFd};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 
 /// What compiled the programs.
@@ -77,9 +78,21 @@ where
     found.ok_or(ObjectError::Missing(name))
 }
 
-/// What became of loading a program into the kernel, which verifies it.
-pub fn verify(name: &'static str, loaded: Result<(), ProgramError>) -> Result<(), ObjectError> {
+/// Loads a program into the kernel, which verifies it.
+pub fn load_program(object: &mut Ebpf, name: &'static str) -> Result<(), ObjectError> {
+    let loaded = match object.program_mut(name) {
+        Some(Program::Xdp(program)) => program.load(),
+        Some(Program::SchedClassifier(program)) => program.load(),
+        Some(Program::SocketFilter(program)) => program.load(),
+        _ => return Err(ObjectError::Missing(name)),
+    };
     loaded.map_err(|error| ObjectError::Refused { name, reason: refusal(&error) })
+}
+
+/// The descriptor of a program that was loaded.
+pub fn program_fd<'o>(object: &'o Ebpf, name: &'static str) -> Result<BorrowedFd<'o>, ObjectError> {
+    let program = object.program(name).and_then(|program| program.fd().ok());
+    program.map(ProgramFd::as_fd).ok_or(ObjectError::Missing(name))
 }
 
 /// The kernel's reason in one line: of what its verifier says, the last words, and what to do.

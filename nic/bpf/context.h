@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
  *
- * What differs where a program is attached: how it reaches the frame that it runs for, and how
- * the frame gets longer and shorter. `hook` is known when it is compiled.
+ * What differs where a program is attached: how the frame that it runs for gets longer and
+ * shorter.
  */
 #ifndef GUIDEWAY_CONTEXT_H
 #define GUIDEWAY_CONTEXT_H
@@ -11,21 +11,7 @@
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
-/* The context is a struct xdp_md, or a struct __sk_buff. */
-enum hook { XDP, TC };
-
-static __always_inline void *frame_start(const void *ctx, const enum hook hook)
-{
-	return hook == XDP ? (void *)(long)((const struct xdp_md *)ctx)->data :
-			     (void *)(long)((const struct __sk_buff *)ctx)->data;
-}
-
-/* Of what can be reached by pointers: at TC no more than the headers may be. */
-static __always_inline void *frame_end(const void *ctx, const enum hook hook)
-{
-	return hook == XDP ? (void *)(long)((const struct xdp_md *)ctx)->data_end :
-			     (void *)(long)((const struct __sk_buff *)ctx)->data_end;
-}
+#include "hook.h"
 
 /* Cuts off what is behind so many bytes; 0: it is done. */
 static __always_inline long cut_frame(void *ctx, const enum hook hook, __u32 bytes)

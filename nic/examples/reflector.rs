@@ -11,14 +11,12 @@
 use std::error::Error;
 use std::io::{self, Read};
 use std::net::Ipv4Addr;
-use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use aya::programs::Xdp;
 use nic::drivers::{af_packet, af_xdp};
 use nic::wait::{Waiter, Waker};
 use nic::{DeviceConfig, IpPrefix, ModePreference, QueueCounters, QueueOptions, WorkerIo};
@@ -89,11 +87,11 @@ fn reflect_in_kernel(interface: &str, to: Ipv4Addr) -> Result<(), Box<dyn Error>
     let mut object = ebpf::load_with(OBJECT, |loader| {
         loader.override_global("reflected", &outer[..], true);
     })?;
-    let program = ebpf::program::<Xdp>(&mut object, PROGRAM)?;
-    ebpf::verify(PROGRAM, program.load())?;
+    ebpf::load_program(&mut object, PROGRAM)?;
+    let program = ebpf::program_fd(&object, PROGRAM)?;
     let index = nic::Interface::find(interface)?.index;
     let native = ModePreference::Native;
-    let (_link, mode) = ebpf::xdp::attach(program.fd()?.as_fd(), interface, index, native)?;
+    let (_link, mode) = ebpf::xdp::attach(program, interface, index, native)?;
     println!("ready: {interface} xdp {mode}");
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())

@@ -92,8 +92,7 @@ impl FilterRun {
             Hook::Xdp => (FILTER, xdp::load(Some(config), &[])?),
             Hook::TrafficControl => {
                 let mut loaded = traffic_control::load(Some(config))?;
-                let both = ebpf::program::<SchedClassifier>(&mut loaded.0, BOTH)?;
-                ebpf::verify(BOTH, both.load())?;
+                ebpf::load_program(&mut loaded.0, BOTH)?;
                 (BOTH, loaded)
             }
         };
@@ -114,7 +113,7 @@ impl FilterRun {
         ];
         let (mut object, filter, cache) = xdp::load(Some(config), &constants)?;
         let cache = cache.ok_or(ObjectError::Missing("cache_entries"))?;
-        ebpf::verify(MEASURE, ebpf::program::<Xdp>(&mut object, MEASURE)?.load())?;
+        ebpf::load_program(&mut object, MEASURE)?;
         Ok(FilterRun { object, hook: Hook::Xdp, name: MEASURE, filter, cache })
     }
 

@@ -24,7 +24,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ebpf::xdp::ModePreference;
 use saphyr::{LoadableYamlNode, MarkedYaml};
 use wire::IpPrefix;
 
@@ -45,13 +44,27 @@ const CONTROLLER_PORT: u16 = 9475;
 /// Where programs outlive their agent, unless the config says otherwise.
 const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
 
+/// Where tunnels are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preference {
+    /// Where it costs least.
+    #[default]
+    Auto,
+    /// At XDP, in the driver.
+    Native,
+    /// At XDP, in the kernel's generic path.
+    Generic,
+    /// At traffic control.
+    Tc,
+}
+
 /// What the agent does, and for whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Where tunnelled packets arrive.
     pub interface: String,
     /// How the program is attached there.
-    pub mode: ModePreference,
+    pub mode: Preference,
     /// Whose tunnels are opened, beside those of agents.
     pub load_balancers: Vec<IpPrefix>,
     /// Where packets out of tunnels may go.
@@ -209,13 +222,14 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
     Some(config)
 }
 
-fn read_mode(reader: &mut Reader, node: &Node) -> Option<ModePreference> {
+fn read_mode(reader: &mut Reader, node: &Node) -> Option<Preference> {
     match reader.text(node)?.as_str() {
-        "auto" => Some(ModePreference::Auto),
-        "native" => Some(ModePreference::Native),
-        "generic" => Some(ModePreference::Generic),
+        "auto" => Some(Preference::Auto),
+        "native" => Some(Preference::Native),
+        "generic" => Some(Preference::Generic),
+        "tc" => Some(Preference::Tc),
         other => {
-            let cure = "write auto (in the driver if it can), native (or not at all) or generic";
+            let cure = "write auto (what suits the driver), native (XDP in the driver, or nothing), generic (XDP, slowly) or tc (traffic control)";
             reader.refuse(node, &format!("{other:?} is no mode: {cure}"));
             None
         }

@@ -24,7 +24,7 @@ fn problems(text: &str) -> Vec<String> {
 fn every_field_is_read() {
     let config = Config::parse("agent.yaml", WHOLE).unwrap();
     assert_eq!(config.interface, "eth0");
-    assert_eq!(config.mode, ModePreference::Native);
+    assert_eq!(config.mode, Preference::Native);
     let texts =
         |prefixes: &[IpPrefix]| prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(texts(&config.load_balancers), ["10.0.0.1/32", "2001:db8::/64"]);
@@ -48,7 +48,7 @@ fn the_shortest_config_has_no_agents() {
     )
     .unwrap();
     assert!(config.agents.is_empty() && config.name.is_empty() && config.metrics_listen.is_none());
-    assert_eq!(config.mode, ModePreference::Auto);
+    assert_eq!(config.mode, Preference::Auto);
     assert_eq!(config.stats_interval, Duration::ZERO);
 }
 
@@ -69,7 +69,7 @@ pin: here
         [
             "agent.yaml:1: `vips` is missing: the service addresses that this backend has on lo",
             "agent.yaml:1: interface: is no text: write one, in quotes if it looks like a number",
-            "agent.yaml:2: mode: \"fast\" is no mode: write auto (in the driver if it can), native (or not at all) or generic",
+            "agent.yaml:2: mode: \"fast\" is no mode: write auto (what suits the driver), native (XDP in the driver, or nothing), generic (XDP, slowly) or tc (traffic control)",
             "agent.yaml:3: load_balancers[0]: \"10.0.0.300\" is not an address or prefix (a prefix is ADDRESS/BITS, such as 10.0.0.0/8 or 2001:db8::/32): write 10.0.0.1 or 10.0.0.0/24",
             "agent.yaml:3: load_balancers[1]: \"10.0.0.1/8\" is not an address or prefix (the address has bits set behind the prefix): write 10.0.0.1 or 10.0.0.0/24",
             "agent.yaml:4: vip: there is no such field; there are: agents, controllers, interface, key_file, load_balancers, metrics_listen, mode, mptcp, mss_clamp, name, pin, stats_interval, vips",

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
 };
@@ -77,8 +77,6 @@ pub struct Device {
     pub is_running: bool,
     /// The largest IP packet.
     pub mtu: u32,
-    /// An XDP program is attached.
-    pub has_program: bool,
 }
 
 /// What is delivered here.
@@ -181,9 +179,6 @@ fn device(link: &LinkMessage) -> Device {
         match attribute {
             LinkAttribute::IfName(name) => device.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => device.mtu = *mtu,
-            LinkAttribute::Xdp(list) => {
-                device.has_program = list.iter().any(|xdp| matches!(xdp, LinkXdp::ProgId(_)));
-            }
             LinkAttribute::LinkInfo(list) => {
                 let kind = list.iter().find_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),

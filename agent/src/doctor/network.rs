@@ -48,8 +48,8 @@ fn interface(device: &Device, machine: &Machine, findings: &mut Findings) {
             "interface",
             format!("{name} has no carrier: look at its cable or peer (ip link show {name})"),
         );
-    } else if machine.status.is_ok() && !device.has_program {
-        findings.fail("interface", format!("{name} has no XDP program any more, though the agent runs: systemctl restart guideway-agent"));
+    } else if machine.status.as_ref().is_ok_and(|(_, status)| !status.is_attached) {
+        findings.fail("interface", format!("a program of the agent was taken off {name}, and the agent runs on: systemctl restart guideway-agent"));
     } else {
         findings.ok("interface", format!("{name} is up, MTU {mtu}"));
     }

@@ -2,7 +2,7 @@
 //! are to get a key of the load balancer's.
 //!
 //! ```text
-//!  XDP ─ ring of SYNs ─►│ MP_CAPABLE, with a key: tcp_syncookies 2, TUN, 1 │─► kernel
+//!  program ─ the ring ─►│ MP_CAPABLE, with a key: tcp_syncookies 2, TUN, 1 │─► kernel
 //!                       │ others:                              TUN         │
 //!                       │ no answer after 1, 2, 4, 8 s: again              │
 //! ```

@@ -11,6 +11,7 @@ use crate::records::{Flow, mapped};
 const CHECKSUM_AT: usize = 16;
 const HEADER_BYTES: usize = 20;
 const MULTIPATH: u8 = 30;
+const TCP: u8 = 6;
 
 /// A SYN of a service with Multipath TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +42,7 @@ impl Syn {
             sequence: u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
             is_capable: matches!(signal, Ok(Signal::Capable { version: Version::V1, .. })),
             is_timed: tcp_options::has_timestamps(segment),
-            packet: packet.to_vec(),
+            packet: with_checksum(packet.to_vec(), tcp_at),
             tcp_at,
         })
     }
@@ -70,6 +71,21 @@ impl Syn {
         segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&corrected.to_be_bytes());
         self.is_capable = false;
     }
+}
+
+/// Completes a checksum that the client left to a device, which the packet met none of: the
+/// field holds the sum over the pseudo header. At traffic control packets may be like that.
+fn with_checksum(mut packet: Vec<u8>, tcp_at: usize) -> Vec<u8> {
+    let addresses = if packet[0] >> 4 == 4 { 12..20 } else { 8..40 };
+    let (source, destination) = packet[addresses.clone()].split_at(addresses.len() / 2);
+    let pseudo = checksum::pseudo_header(source, destination, TCP, packet.len() - tcp_at);
+    let segment = &mut packet[tcp_at..];
+    let field = CHECKSUM_AT..CHECKSUM_AT + 2;
+    if segment[field.clone()] == checksum::fold(pseudo).to_be_bytes() {
+        let whole = checksum::finish(checksum::sum(segment));
+        segment[field].copy_from_slice(&whole.to_be_bytes());
+    }
+    packet
 }
 
 /// Source, destination, and where TCP begins.
@@ -148,6 +164,23 @@ mod tests {
             let check = header + CHECKSUM_AT;
             expected[check..check + 2].copy_from_slice(&syn.packet()[check..check + 2]);
             assert_eq!(syn.packet(), expected);
+        }
+    }
+
+    #[test]
+    fn a_checksum_that_was_left_to_a_device_is_completed_and_no_other_is() {
+        for is_v6 in [false, true] {
+            let whole = syn(is_v6, 2);
+            let header = if is_v6 { 40 } else { 20 };
+            let check = header + CHECKSUM_AT..header + CHECKSUM_AT + 2;
+            let (ip, segment) = whole.split_at(header);
+            let pseudo = checksum::fold(sum(ip, segment) - checksum::sum(segment));
+            let mut left = whole.clone();
+            left[check.clone()].copy_from_slice(&pseudo.to_be_bytes());
+            assert_eq!(Syn::read(&left).unwrap().packet(), whole);
+            left[check.start] ^= 1;
+            assert_eq!(Syn::read(&left).unwrap().packet(), left);
+            assert_eq!(Syn::read(&whole).unwrap().packet(), whole);
         }
     }
 

@@ -229,7 +229,7 @@ mod tests {
             "{{interface: eth0, load_balancers: [10.0.0.1], vips: [203.0.113.10], name: x, agents: {{{agents}}}}}"
         );
         let config = Config::parse("config", &text).unwrap();
-        let mut program = Program::load(None).unwrap();
+        let mut program = Program::load(crate::attachment::Place::Tc, None).unwrap();
         (program.redirects(&config).unwrap().rules, program)
     }
 

@@ -12,18 +12,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ebpf::xdp::Mode;
 use nexthops::Snapshot;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use crate::attachment::Mode;
 use crate::config::Config;
 use crate::messages::{Exchange, Exchanges, Served};
 use crate::mss;
 use crate::outcome::OUTCOMES;
-use crate::program::Counters;
+use crate::program::Program;
 use crate::redirects;
 use crate::timestamps;
 
@@ -42,8 +42,11 @@ pub struct Status {
     pub config_file: PathBuf,
     /// Since its start.
     pub uptime_seconds: u64,
-    /// How the program is attached: native or generic.
+    /// How the program is attached: native, generic or tc.
     pub mode: String,
+    /// All its programs are. Earlier agents do not say so.
+    #[serde(default = "yes")]
+    pub is_attached: bool,
     /// What the config says.
     pub configured: Configured,
     /// What VIPs announce at most, by family; absent where the MSS is left as it is.
@@ -146,6 +149,10 @@ impl Configured {
     }
 }
 
+fn yes() -> bool {
+    true
+}
+
 /// Where an agent's status comes from.
 pub struct Source<'a> {
     /// The config's file.
@@ -156,8 +163,8 @@ pub struct Source<'a> {
     pub mode: Mode,
     /// When the agent started.
     pub started: Instant,
-    /// What the program counts.
-    pub counters: &'a Counters,
+    /// The program, and what it counts.
+    pub program: &'a Program,
     /// With the controllers.
     pub exchanges: Exchanges,
     /// How other agents are reached; None: there are none.
@@ -170,7 +177,7 @@ impl Source<'_> {
     fn read(&self) -> Result<Status, String> {
         let exchanges = self.exchanges.read();
         let mut packets = BTreeMap::<String, BTreeMap<String, u64>>::new();
-        for (outcome, count) in OUTCOMES.iter().zip(self.counters.read()?) {
+        for (outcome, count) in OUTCOMES.iter().zip(self.program.counters().read()?) {
             let group = packets.entry(outcome.kind.verb().to_string()).or_default();
             group.insert(outcome.name.to_string(), count);
         }
@@ -186,13 +193,14 @@ impl Source<'_> {
             config_file: self.file.clone(),
             uptime_seconds: self.started.elapsed().as_secs(),
             mode: self.mode.to_string(),
+            is_attached: self.program.is_attached(),
             configured: Configured::of(self.config),
             mss_clamp: self.config.clamps_mss.then(announced),
-            mss_clamped_packets: by_family(self.counters.clamped.read()?),
+            mss_clamped_packets: by_family(self.program.counters().clamped.read()?),
             timestamps: timestamps::OUTCOMES
                 .iter()
                 .map(ToString::to_string)
-                .zip(self.counters.timestamps.read()?)
+                .zip(self.program.counters().timestamps.read()?)
                 .collect(),
             other_agents: self.other_agents(),
             controllers: exchanges.iter().map(controller).collect(),
@@ -207,7 +215,7 @@ impl Source<'_> {
         if self.config.multipath.is_empty() {
             return Ok(None);
         }
-        let counts = &self.counters.multipath;
+        let counts = &self.program.counters().multipath;
         let events = counts.events()?.into_iter().map(|(name, count)| (name.to_string(), count));
         Ok(Some(Multipath {
             problem: counts.problem(),

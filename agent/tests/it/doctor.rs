@@ -427,7 +427,7 @@ fn status_shows_what_the_agent_does() {
     backend.configure(&format!("{CONFIG}mss_clamp: auto\n"));
     let _agent = backend.agent();
     let status = backend.status();
-    assert_eq!(status["mode"], "native");
+    assert_eq!(status["mode"], "tc");
     assert_eq!(status["configured"]["name"], "a");
     assert_eq!(
         status["configured"]["vips"],
@@ -441,7 +441,7 @@ fn status_shows_what_the_agent_does() {
     let output = backend.command("status").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     for part in [
-        "interface     eth0, native",
+        "interface     eth0, tc",
         "MSS at most   1464 (ipv4), 1444 (ipv6)",
         "agent         b 10.66.0.3 reached, packets of up to 1620 bytes",
     ] {
@@ -507,4 +507,20 @@ fn an_agent_of_the_version_before_is_asked_by_its_former_name() {
         std::thread::spawn(move || listener.accept().unwrap().0.write_all(said.as_bytes()));
     assert_eq!(backend.status()["configured"]["interface"], "eth0");
     answering.join().unwrap().unwrap();
+}
+
+/// What attached a program can be told to take it off, by who may do so.
+#[test]
+fn a_program_that_was_taken_off_is_found() {
+    if !root_or_skip("a_program_that_was_taken_off_is_found") {
+        return;
+    }
+    let backend = Backend::new();
+    for (mode, link) in [("tc", "tcx-ingress"), ("native", "xdp-native")] {
+        backend.configure(&format!("{CONFIG}mode: {mode}\n"));
+        let _agent = backend.agent();
+        backend.is_well(mode);
+        ebpf::Link::pinned(&backend.bpf.0.join("agent").join(link)).unwrap().detach().unwrap();
+        backend.has("fail", "interface", &["was taken off eth0", "systemctl restart"]);
+    }
 }

@@ -230,7 +230,7 @@ fn clients_are_served_through_every_tunnel_and_answered_directly() {
     if !root_or_skip("clients_are_served_through_every_tunnel_and_answered_directly") {
         return;
     }
-    for mode in ["native", "generic"] {
+    for mode in ["native", "generic", "tc"] {
         let lab = Lab::new();
         let arguments =
             format!("interface: eth0, load_balancers: [10.66.0.1, 'fd66::/64'], mode: {mode}");
@@ -301,7 +301,7 @@ fn counters_are_served_and_systemd_is_notified() {
     });
     let mut notified = [0; 64];
     let len = uninterrupted(|| systemd.recv(&mut notified)).unwrap();
-    assert_eq!(&notified[..len], b"READY=1\nSTATUS=eth0 native\n");
+    assert_eq!(&notified[..len], b"READY=1\nSTATUS=eth0 tc\n");
     std::fs::remove_file(&name).unwrap();
 
     assert!(served(&lab, "gre", "10.66.0.1", false, LONG));
@@ -378,15 +378,16 @@ fn what_cannot_work_is_refused_with_a_cure() {
     let lab = Lab::new();
     let missing = lab.refusal("interface: eth7, load_balancers: [10.66.0.1]");
     assert!(missing.contains("no interface eth7") && missing.contains("lo, eth0"), "{missing}");
-    let agent = Agent::start(lab.command("interface: eth0, load_balancers: [10.66.0.1]"));
-    let second = lab.refusal("interface: eth0, load_balancers: [10.66.0.1]");
+    let fields = "interface: eth0, load_balancers: [10.66.0.1], mode: native";
+    let agent = Agent::start(lab.command(fields));
+    let second = lab.refusal(fields);
     assert!(second.contains("eth0 already has an XDP program"), "{second}");
     assert!(terminate(agent));
     lab.lb.run("ip link set eth0 mtu 9000");
-    let native = lab.refusal("interface: eth0, load_balancers: [10.66.0.1], mode: native");
+    let native = lab.refusal(fields);
     assert!(native.contains("interface eth0 in native mode"), "{native}");
     let agent = Agent::start(lab.command("interface: eth0, load_balancers: [10.66.0.1]"));
-    assert_eq!(agent.ready, "ready: eth0 generic\n");
+    assert_eq!(agent.ready, "ready: eth0 tc\n");
 }
 
 /// An interface that goes takes the program along: systemd starts the agent
@@ -425,7 +426,7 @@ fn three_capabilities_are_enough() {
     command.args(["setpriv", "--inh-caps=-all", "--bounding-set=-all,+net_admin,+bpf,+perfmon"]);
     command.args(words);
     let agent = Agent::start(command);
-    assert_eq!(agent.ready, "ready: eth0 native\n");
+    assert_eq!(agent.ready, "ready: eth0 tc\n");
     assert!(served(&lab, "gre", "10.66.0.1", true, LONG));
 }
 
@@ -495,7 +496,8 @@ fn vips_announce_an_mss_that_fits_into_tunnels() {
     assert_eq!(mss(), without, "detached");
 }
 
-/// The program is replaced in one step, and stays while no agent runs.
+/// The program is replaced in one step, at XDP and at traffic control, and stays while no
+/// agent runs.
 #[test]
 fn a_restart_under_load_loses_no_packet() {
     if !root_or_skip("a_restart_under_load_loses_no_packet") {
@@ -510,7 +512,8 @@ fn a_restart_under_load_loses_no_packet() {
     let server = lab.backend.inside(|| UdpSocket::bind((vip, ports.vip)).unwrap());
     set_socket_recv_buffer_size_force(&server, 64 << 20).unwrap();
     server.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let first = Agent::start(lab.command(&fields));
+    let command = |mode| lab.command(&format!("{fields}, mode: {mode}"));
+    let first = Agent::start(command("native"));
 
     let stop = AtomicBool::new(false);
     let (sent, agent) = std::thread::scope(|scope| {
@@ -527,7 +530,7 @@ fn a_restart_under_load_loses_no_packet() {
             sent
         });
         let mut agent = first;
-        for round in 0..6 {
+        for (round, mode) in ["native", "tc", "tc", "native", "tc", "tc"].iter().enumerate() {
             if round % 2 == 0 {
                 assert!(terminate(agent), "round {round}");
             } else {
@@ -535,8 +538,8 @@ fn a_restart_under_load_loses_no_packet() {
                 drop(agent);
             }
             std::thread::sleep(Duration::from_millis(50));
-            agent = Agent::start(lab.command(&fields));
-            assert_eq!(agent.ready, "ready: eth0 native\n");
+            agent = Agent::start(command(mode));
+            assert_eq!(agent.ready, format!("ready: eth0 {mode}\n"));
         }
         stop.store(true, Ordering::Relaxed);
         (sender.join().unwrap(), agent)
@@ -551,11 +554,11 @@ fn a_restart_under_load_loses_no_packet() {
 
     // Another mode, or none: the pinned program goes.
     assert!(terminate(agent));
-    let generic = Agent::start(lab.command(&format!("{fields}, mode: generic")));
+    let generic = Agent::start(command("generic"));
     assert_eq!(generic.ready, "ready: eth0 generic\n");
     assert!(terminate(generic));
     assert!(served(&lab, "gre", "10.66.0.1", false, LONG), "the program stays");
-    let detached = lab.command(&format!("{fields}, mode: generic")).arg("--detach").output();
+    let detached = command("generic").arg("--detach").output();
     assert_eq!(detached.unwrap().stdout, b"detached\n");
     assert!(!served(&lab, "gre", "10.66.0.1", false, SHORT), "it was detached");
     let again = lab.command(&fields).arg("--detach").output();

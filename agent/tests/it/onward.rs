@@ -384,7 +384,7 @@ fn through_taps_a_connection_lives_on_where_it_is() {
 }
 
 fn lives_on(net: &Net) {
-    for mode in ["native", "generic"] {
+    for mode in ["native", "generic", "tc"] {
         let _agents = net.agents(mode);
         for (is_v6, outer_v6) in [(false, false), (true, false), (false, true), (true, true)] {
             let (at_a, at_b) = (net.server("a", is_v6), net.server("b", is_v6));

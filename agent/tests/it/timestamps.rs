@@ -116,7 +116,7 @@ impl Lab {
         command.arg(env!("CARGO_BIN_EXE_guideway-agent")).arg("--config").arg(config);
         command.args(arguments);
         let agent = Agent::start(command);
-        assert_eq!(agent.ready, "ready: eth0 native\n");
+        assert_eq!(agent.ready, "ready: eth0 tc\n");
         agent
     }
 

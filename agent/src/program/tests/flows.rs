@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use wire::{Protocol, ipv4, ipv6};
 
-use super::onward::{self, NARROW, Packet, REACHED, TX, UNCONFIGURED, UNREACHED, address};
+use super::onward::{self, NARROW, Packet, REACHED, UNCONFIGURED, UNREACHED, address};
 use super::*;
 
 const UDP: u8 = 17;

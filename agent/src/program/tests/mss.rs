@@ -18,7 +18,7 @@ const UNSPECIFIED: i32 = -1;
 fn clamping() -> Program {
     let config =
         "{interface: eth0, load_balancers: ['2001:db8::1'], vips: [10.0.0.200, 2001:db8::c8]}";
-    let mut program = Program::load(None).unwrap();
+    let mut program = Program::new();
     let config = Config::parse("config", config).unwrap();
     program.set(&config).unwrap();
     program.clamps().unwrap().set(&config, 1500).unwrap();

@@ -19,7 +19,6 @@ use super::sockets::{
 use super::*;
 use crate::records::{Flow, Opening};
 
-pub const TX: u32 = 3;
 /// Of all agents, as the others reach them.
 pub const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 8];

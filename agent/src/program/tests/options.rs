@@ -6,7 +6,7 @@ use wire::tunnel::geneve;
 use wire::tunnel::multipath_option::MultipathOption;
 use wire::tunnel::route_option::RouteOption;
 
-use super::onward::{TX, program, route};
+use super::onward::{program, route};
 use super::*;
 
 /// What becomes of a SYN behind these options; `rest` follows them in the frame.

@@ -215,6 +215,7 @@ fn fragment(family: Family, frame: &[u8], is_first: bool) -> Vec<u8> {
         V6 => {
             let field = if is_first { [0, 1] } else { [0, 128] };
             let header = [6, 0, field[0], field[1], 0, 0, 0, 7];
+            fragment[19] += 8; // of the length
             fragment[20] = 44;
             fragment.splice(54..54, header);
         }

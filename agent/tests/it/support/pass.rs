@@ -1,7 +1,5 @@
 //! A program at the far end of a veth pair.
 
-use std::os::fd::AsFd;
-
 use ebpf::xdp::ModePreference;
 use testnet::Namespace;
 
@@ -11,11 +9,10 @@ use testnet::Namespace;
 pub fn pass(namespace: &Namespace, interface: &str) -> ebpf::Link {
     static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pass.bpf.o"));
     let mut object = ebpf::load(OBJECT).unwrap();
-    let program = ebpf::program::<aya::programs::Xdp>(&mut object, "guideway_pass").unwrap();
-    program.load().unwrap();
+    ebpf::load_program(&mut object, "guideway_pass").unwrap();
     namespace.inside(|| {
         let index = ebpf::index_of(interface).unwrap();
-        let program = program.fd().unwrap().as_fd();
+        let program = ebpf::program_fd(&object, "guideway_pass").unwrap();
         ebpf::xdp::attach(program, interface, index, ModePreference::Native).unwrap().0
     })
 }

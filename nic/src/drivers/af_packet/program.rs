@@ -2,12 +2,11 @@
 //! control sends or drops.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use aya::Ebpf;
 use aya::programs::tc::{self, TcAttachType};
 use aya::programs::{SchedClassifier, SocketFilter};
-use aya::util::KernelVersion;
 use ebpf::{Hook, Link, ObjectError, with_causes};
 
 use crate::error::OpenError;
@@ -54,7 +53,8 @@ impl Program {
     /// Puts our filter of traffic control in the place of the predecessor's.
     pub(super) fn switch(&mut self, interface: &Interface) -> Result<(), OpenError> {
         let replaced = match &self.link {
-            Some(link) => traffic_control(&mut self.object)
+            Some(link) => ebpf::program_fd(&self.object, TRAFFIC_CONTROL)
+                .map_err(|error| error.to_string())
                 .and_then(|program| link.replace(program).map_err(|error| error.to_string())),
             None => self.attach_to_traffic_control(interface),
         };
@@ -78,8 +78,9 @@ impl Program {
     /// it hangs on a queueing discipline and stays after a crash: ours from
     /// before is taken off first.
     fn attach_to_traffic_control(&mut self, interface: &Interface) -> Result<(), String> {
-        if has_links() {
-            let program = traffic_control(&mut self.object)?;
+        if ebpf::has_tc_links() {
+            let program = ebpf::program_fd(&self.object, TRAFFIC_CONTROL);
+            let program = program.map_err(|error| error.to_string())?;
             let link = Link::create(program, interface.index, Hook::TcIngress);
             self.link = Some(link.map_err(|error| error.to_string())?);
             return Ok(());
@@ -113,18 +114,8 @@ fn failed(interface: &Interface, action: &'static str) -> impl FnOnce(String) ->
 /// Both filters, in the kernel and on no interface yet.
 pub(crate) fn load(cache: Option<CacheConfig>) -> Result<Loaded, ObjectError> {
     let (mut object, filter, memory) = kernel_cache::load_maps(OBJECT, cache, &[])?;
-    let classifier = ebpf::program::<SchedClassifier>(&mut object, TRAFFIC_CONTROL)?;
-    ebpf::verify(TRAFFIC_CONTROL, classifier.load())?;
-    ebpf::verify(TAKE, ebpf::program::<SocketFilter>(&mut object, TAKE)?.load())?;
+    for name in [TRAFFIC_CONTROL, TAKE] {
+        ebpf::load_program(&mut object, name)?;
+    }
     Ok((object, filter, memory))
-}
-
-fn traffic_control(object: &mut Ebpf) -> Result<BorrowedFd<'_>, String> {
-    let program: &mut SchedClassifier =
-        ebpf::program(object, TRAFFIC_CONTROL).map_err(|error| error.to_string())?;
-    program.fd().map(|fd| fd.as_fd()).map_err(|error| with_causes(&error))
-}
-
-fn has_links() -> bool {
-    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0))
 }

@@ -1,10 +1,9 @@
 //! The XDP filter, loaded and attached to an interface.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use aya::Ebpf;
 use aya::maps::{MapData, MapError, XskMap};
-use aya::programs::Xdp;
 use ebpf::xdp::{self, Mode, ModePreference};
 use ebpf::{Link, ObjectError};
 
@@ -34,8 +33,8 @@ impl Program {
         preference: ModePreference,
         cache: Option<CacheConfig>,
     ) -> Result<(Program, Filter, Option<CacheMemory>), ProgramFailure> {
-        let (mut object, sockets, filter, cache) = load_for(interface, cache)?;
-        let program = fd(&mut object)?;
+        let (object, sockets, filter, cache) = load_for(interface, cache)?;
+        let program = ebpf::program_fd(&object, FILTER)?;
         let (link, mode) = xdp::attach(program, &interface.name, interface.index, preference)?;
         Ok((Program { object, sockets, mode, link }, filter, cache))
     }
@@ -54,7 +53,7 @@ impl Program {
 
     /// Puts our filter in the place of the predecessor's.
     pub(super) fn switch(&mut self, interface: &Interface) -> Result<(), ProgramFailure> {
-        let program = fd(&mut self.object)?;
+        let program = ebpf::program_fd(&self.object, FILTER)?;
         Ok(xdp::replace(&self.link, program, &interface.name, self.mode)?)
     }
 
@@ -91,13 +90,8 @@ pub(crate) fn load(
     constants: &[(&'static str, u32)],
 ) -> Result<kernel_cache::Loaded, ObjectError> {
     let (mut object, filter, memory) = kernel_cache::load_maps(OBJECT, cache, constants)?;
-    ebpf::verify(FILTER, ebpf::program::<Xdp>(&mut object, FILTER)?.load())?;
+    ebpf::load_program(&mut object, FILTER)?;
     Ok((object, filter, memory))
-}
-
-fn fd(object: &mut Ebpf) -> Result<BorrowedFd<'_>, ObjectError> {
-    let missing = |_| ObjectError::Missing(FILTER);
-    ebpf::program::<Xdp>(object, FILTER)?.fd().map(|fd| fd.as_fd()).map_err(missing)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! The program itself, run by the kernel on frames of ours
-//! (BPF_PROG_TEST_RUN): what comes out, and what it was counted as.
+//! The program itself, at each place that it has (PLACE), run by the kernel on frames of
+//! ours (BPF_PROG_TEST_RUN): what comes out, and what it was counted as.
 
 use std::io::{self, Write};
+use std::ops::{Deref, DerefMut};
 
 use aya::programs::{TestRun, TestRunOptions};
 use proptest::prelude::*;
@@ -11,7 +12,7 @@ use wire::{EtherType, MacAddress, Protocol, ethernet, ipv4, ipv6, udp};
 use super::*;
 use crate::outcome::{Kind, OUTCOMES};
 
-#[path = "../../../ebpf/every_compiler.rs"]
+#[path = "../../../../ebpf/every_compiler.rs"]
 mod every_compiler;
 mod flows;
 mod mss;
@@ -24,8 +25,6 @@ mod timestamps;
 /// This host, and the VIPs on it.
 const OWN: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 const OWN_ADDRESSES: [&str; 2] = ["10.0.0.200", "2001:db8::c8"];
-const PASS: u32 = 2;
-const DROP: u32 = 1;
 const SOURCE: u8 = 1;
 const UNKNOWN_SOURCE: u8 = 99;
 
@@ -43,11 +42,32 @@ fn program_or_skip(test: &str) -> Option<Program> {
     Some(program)
 }
 
+/// The program at this place.
+struct Program(super::Program);
+
+impl Deref for Program {
+    type Target = super::Program;
+
+    fn deref(&self) -> &super::Program {
+        &self.0
+    }
+}
+
+impl DerefMut for Program {
+    fn deref_mut(&mut self) -> &mut super::Program {
+        &mut self.0
+    }
+}
+
 impl Program {
+    fn new() -> Program {
+        Program(super::Program::load(PLACE, None).unwrap())
+    }
+
     /// Loaded, on a host that is addressed as the frames of load balancers are here, and
     /// as that agent.
     fn of_host(agent: &[IpAddr]) -> Program {
-        let mut program = Program::load(None).unwrap();
+        let mut program = Program::new();
         let addresses = OWN_ADDRESSES.iter().map(|text| text.parse().unwrap());
         let addresses: Vec<IpAddr> = addresses.chain(agent.iter().copied()).collect();
         program.own().unwrap().set(&addresses, &[OWN.0, onward::NEXT_MAC]).unwrap();
@@ -59,13 +79,17 @@ impl Program {
     fn run(&self, frame: &[u8]) -> (u32, Vec<u8>, &'static str) {
         let before = self.counters.read().unwrap();
         let mut out = vec![0; frame.len() + 64];
-        let Some(aya::programs::Program::Xdp(xdp)) = self.object.program(PROGRAM) else { panic!() };
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut out),
             ..TestRunOptions::new()
         };
-        let result = xdp.test_run(options).unwrap();
+        let result = match self.object.program(PROGRAM) {
+            Some(aya::programs::Program::Xdp(program)) => program.test_run(options),
+            Some(aya::programs::Program::SchedClassifier(program)) => program.test_run(options),
+            _ => panic!("no program"),
+        };
+        let result = result.unwrap();
         out.truncate(result.data_size_out as usize);
         let after = self.counters.read().unwrap();
         let grown: Vec<usize> =
@@ -86,7 +110,7 @@ impl Program {
 #[test]
 fn every_compilers_programs_are_loaded() {
     if program_or_skip("every_compilers_programs_are_loaded").is_some() {
-        every_compiler::load_with_every_compiler("agent", |bytes| ebpf::load(bytes).unwrap());
+        every_compiler::load_with_every_compiler(OBJECT, |bytes| ebpf::load(bytes).unwrap());
         every_compiler::load_with_every_compiler("pass", |bytes| ebpf::load(bytes).unwrap());
     }
 }
@@ -298,7 +322,8 @@ fn what_is_no_tunnel_of_ours_is_left_alone() {
             ),
         ),
     ];
-    for (index, (expected, frame)) in cases.iter().enumerate() {
+    let run = cases.iter().filter(|(_, frame)| frame.len() >= FRAME_BYTES_MIN);
+    for (index, (expected, frame)) in run.enumerate() {
         let (action, out, outcome) = program.run(frame);
         assert_eq!((action, outcome), (PASS, *expected), "case {index}");
         assert_eq!(out, *frame, "case {index}: changed");
@@ -393,7 +418,7 @@ proptest! {
     fn damaged_frames_have_one_outcome(
         tunnel in prop::sample::select(&TUNNELS[..]),
         families in prop::sample::select(&FAMILIES[..]),
-        cut in 14..120_usize,
+        cut in FRAME_BYTES_MIN..120_usize,
         changes in prop::collection::vec((0..80_usize, any::<u8>()), 0..4),
     ) {
         thread_local!(static PROGRAM: Option<Program> = program_or_skip("damaged_frames_have_one_outcome"));
