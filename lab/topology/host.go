@@ -42,7 +42,7 @@ func (h *Host) build(ctx context.Context) error {
 	if err := IPBatch(ctx, router, lines); err != nil {
 		return err
 	}
-	if err := h.network.computeChecksums(ctx, h.Node, router, h.Node.Port); err != nil {
+	if err := h.network.computeChecksums(ctx, router, h.Node.Port); err != nil {
 		return err
 	}
 	if err := h.network.setUpNode(ctx, h.Node); err != nil {

@@ -84,8 +84,7 @@ type Settings struct {
 	// ConnectionsMax of each load balancer; 0: plenty.
 	ConnectionsMax int
 	// Driver of the load balancers' interfaces: af_xdp (or empty), or af_packet. With the
-	// latter interfaces keep their offloads, as they come; but for backends, whose agents
-	// take packets in the driver.
+	// latter all interfaces keep their offloads, as they come.
 	Driver string
 	// Steering: rss (or empty), or software, with Workers workers (0: as many
 	// as the forwarder likes).

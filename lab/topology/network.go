@@ -107,7 +107,7 @@ func setUpRouter(ctx context.Context, network Network) error {
 		return err
 	}
 	for _, n := range network.Nodes() {
-		if err := network.computeChecksums(ctx, n, network.Router, n.Port); err != nil {
+		if err := network.computeChecksums(ctx, network.Router, n.Port); err != nil {
 			return err
 		}
 	}
@@ -125,7 +125,7 @@ func (network Network) setUpNode(ctx context.Context, n Node) error {
 	if err := IPBatch(ctx, n.Namespace, lines); err != nil {
 		return err
 	}
-	return network.computeChecksums(ctx, n, n.Namespace, "eth0")
+	return network.computeChecksums(ctx, n.Namespace, "eth0")
 }
 
 func defaultRoute(n Node, family int) string {
@@ -155,15 +155,11 @@ func nodad(address netip.Addr) string {
 // computeChecksums makes senders at either end of a node's link finish their transport
 // checksums, where a program runs in the link's driver. veth would leave them unfinished,
 // and XDP on the other side would hand on packets with wrong ones.
-func (network Network) computeChecksums(ctx context.Context, n Node, namespace, link string) error {
-	if network.keepsOffloads(n) {
+func (network Network) computeChecksums(ctx context.Context, namespace, link string) error {
+	if network.KeepsOffloads {
 		return nil
 	}
 	return Run(ctx, "", "ip", "netns", "exec", namespace, "ethtool", "-K", link, "tx", "off")
-}
-
-func (network Network) keepsOffloads(n Node) bool {
-	return network.KeepsOffloads && !slices.ContainsFunc(network.Backends, func(b Node) bool { return b.Name == n.Name })
 }
 
 // giveBackendsTheVIPs: on lo, and silent about them on the network.
@@ -236,7 +232,7 @@ func (network Network) AddClientLink(ctx context.Context) (Node, error) {
 		}
 	}
 	for namespace, end := range map[string]string{network.Router: second.Port, second.Namespace: "eth1"} {
-		if err := network.computeChecksums(ctx, second, namespace, end); err != nil {
+		if err := network.computeChecksums(ctx, namespace, end); err != nil {
 			return second, err
 		}
 	}

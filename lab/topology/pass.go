@@ -12,12 +12,15 @@ import (
 )
 
 // passAll puts an XDP program that passes every frame on the router's port of
-// each backend and each load balancer, but those that keep their offloads.
+// each backend and each load balancer, unless interfaces keep their offloads.
 //
 // Trap: what a backend's agent or a load balancer's kernel flow cache sends by
 // XDP_TX waits in its veth pair until the port receives something else, unless the
 // port has a program, too.
 func passAll(ctx context.Context, network Network) error {
+	if network.KeepsOffloads {
+		return nil
+	}
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "pass", Type: ebpf.XDP, License: "Dual BSD/GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()},
@@ -27,9 +30,6 @@ func passAll(ctx context.Context, network Network) error {
 	}
 	defer program.Close() // the ports keep it
 	for _, n := range slices.Concat(network.LoadBalancers, network.Backends) {
-		if network.keepsOffloads(n) {
-			continue
-		}
 		err := Inside(network.Router, func() error { return attach(program, n.Port) })
 		if err != nil {
 			return fmt.Errorf("attach an XDP program to the router's port %s: %w", n.Port, err)
