@@ -113,7 +113,7 @@ an_interface_that_comes_after_the_services_is_taken() {
     inside ip address add 10.0.0.1/24 dev eth1
     inside ip link set eth1 up
     inside ip link set far up
-    until_true "the plan to be taken" says '^ok *eth1 .*af_xdp native'
+    until_true "the plan to be taken" says '^ok *eth1 .*af_packet'
     ! says 'refuses' || die "the refusal is still told: $(inside guideway doctor)"
 }
 
@@ -135,7 +135,7 @@ each_service_comes_back() {
         until_true "guideway-$service to run again" is_another "guideway-$service" "$before"
         until_true "guideway-$service to be active" inside systemctl is-active -q "guideway-$service"
     done
-    until_true "all to answer" says '^ok *eth1 .*af_xdp native'
+    until_true "all to answer" says '^ok *eth1 .*af_packet'
 }
 
 a_restart_of_the_controller_leaves_the_forwarder() {

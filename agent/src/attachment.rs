@@ -17,10 +17,6 @@ use crate::config::Preference;
 
 const XDP_MODES: [xdp::Mode; 2] = [xdp::Mode::Native, xdp::Mode::Generic];
 
-/// Drivers that take an interface's offloads off for a program at XDP: segments are no longer
-/// joined, and each is summed by the processor.
-const LOSING_OFFLOADS: [&str; 2] = ["veth", "virtio_net"];
-
 /// Tables that are pinned, and the names of their pins, which have the version of the
 /// layout.
 const TABLES: [(&str, &str); 12] = [
@@ -61,8 +57,10 @@ impl Place {
     #[must_use]
     pub fn of(preference: Preference, interface: &str) -> Place {
         match preference {
-            Preference::Auto if loses_offloads(interface) => Place::Tc,
-            Preference::Auto => Place::Xdp(ModePreference::Auto),
+            Preference::Auto => match ebpf::losing_offloads(interface) {
+                Some(_) if ebpf::has_tc_links() => Place::Tc,
+                _ => Place::Xdp(ModePreference::Auto),
+            },
             Preference::Native => Place::Xdp(ModePreference::Native),
             Preference::Generic => Place::Xdp(ModePreference::Generic),
             Preference::Tc => Place::Tc,
@@ -246,13 +244,6 @@ fn remove_former_tables(directory: &Path) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// True if a program at XDP costs the interface more than one at traffic control, which this
-/// kernel has.
-fn loses_offloads(interface: &str) -> bool {
-    ebpf::has_tc_links()
-        && ebpf::driver_of(interface).is_ok_and(|driver| LOSING_OFFLOADS.contains(&driver.as_str()))
 }
 
 /// A predecessor's link, if it is of this interface and of a mode that will do.

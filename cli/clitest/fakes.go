@@ -342,7 +342,7 @@ func (f *FakeForwarder) Capture(r *forwarderv1.CaptureRequest, stream grpc.Serve
 func (*FakeForwarder) GetStatus(context.Context, *forwarderv1.GetStatusRequest) (*forwarderv1.GetStatusResponse, error) {
 	return &forwarderv1.GetStatusResponse{
 		Version: "1", Generation: 7, ControllerAbsentMs: 5400,
-		Devices: []*forwarderv1.Device{{Interface: "eth1", Driver: "af_xdp", Mode: "generic", Queues: 2, Up: true, Mtu: 1600, TapMissing: "no /dev/net/tun"}},
+		Devices: []*forwarderv1.Device{{Interface: "eth1", Driver: "af_xdp", Mode: "generic", Queues: 2, Up: true, Mtu: 1600, TapMissing: "no /dev/net/tun", DriverReason: "the config names it"}},
 		KernelCache: &forwarderv1.KernelCache{State: "on", Packets: 742, Entries: 12, EntriesMax: 4096, Targets: 3, TargetsMax: 65536,
 			NotCached: []*forwarderv1.NotCached{{Service: "dns", Reason: "the backend has several next hops", Backends: 2}}},
 		PlanUnsaved:  "writing plan.json: no space left on device",

@@ -405,8 +405,8 @@ func (p *diagnosis) devices(ctx context.Context) {
 // the Ethernet header (wire/src/frame.rs).
 const packetBytesMax = 2048 - 256 - 14
 
-// offloads: LRO never goes with forwarding; GRO happens behind native XDP, but
-// in front of everything else.
+// offloads: LRO never goes with forwarding; GRO happens behind native XDP, and what it joined
+// af_packet cuts again. In front of generic XDP it makes frames too long.
 func (p *diagnosis) offloads(ctx context.Context, d *forwarderv1.Device) {
 	features, err := p.host.features(ctx, d.Interface)
 	if err != nil {
@@ -415,7 +415,7 @@ func (p *diagnosis) offloads(ctx context.Context, d *forwarderv1.Device) {
 	}
 	bad := []string{"lro"}
 	names := map[string]string{"lro": "large-receive-offload: on", "gro": "generic-receive-offload: on"}
-	if d.Mode != "native" {
+	if d.Mode == "generic" {
 		bad = append(bad, "gro")
 	}
 	clean := true

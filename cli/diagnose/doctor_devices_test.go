@@ -10,20 +10,25 @@ import (
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
-func TestDoctorLooksAtMTUsAndStrippedTags(t *testing.T) {
+func TestDoctorLooksAtMTUsStrippedTagsAndJoinedPackets(t *testing.T) {
 	const good = "large-receive-offload: off\ngeneric-receive-offload: off\nrx-vlan-offload: off\n"
+	joined := strings.Replace(good, "generic-receive-offload: off", "generic-receive-offload: on", 1)
 	for name, c := range map[string]struct {
 		mtu      uint32
 		features string
+		mode     string
 		want     []string
 	}{
-		"all is well":       {1778, good, []string{"ok up,"}},
-		"jumbo frames":      {3000, good, []string{"warn has MTU 3000, and packets longer than 1778 bytes"}},
-		"one byte too many": {1779, good, []string{"warn has MTU 1779"}},
-		"tags are stripped": {1500, strings.Replace(good, "vlan-offload: off", "vlan-offload: on", 1), []string{"warn strips VLAN tags before we get frames (rx-vlan-offload), so those of eth1.100"}},
+		"all is well":       {1778, good, "native", []string{"ok up,"}},
+		"jumbo frames":      {3000, good, "native", []string{"warn has MTU 3000, and packets longer than 1778 bytes"}},
+		"one byte too many": {1779, good, "native", []string{"warn has MTU 1779"}},
+		"joined later":      {1500, joined, "native", []string{"ok up,"}},
+		"joined before":     {1500, joined, "generic", []string{"warn runs XDP in generic mode", "fail joins packets before we get them (gro)"}},
+		"joined and cut":    {1500, joined, "-", []string{"ok up,"}},
+		"tags are stripped": {1500, strings.Replace(good, "vlan-offload: off", "vlan-offload: on", 1), "native", []string{"warn strips VLAN tags before we get frames (rx-vlan-offload), so those of eth1.100"}},
 	} {
 		p := diagnosis{host: fakeHost{c.features}, status: &forwarderv1.GetStatusResponse{Devices: []*forwarderv1.Device{
-			{Interface: "eth1", Driver: "af_xdp", Mode: "native", Queues: 4, Up: true, Mtu: c.mtu},
+			{Interface: "eth1", Driver: "af_xdp", Mode: c.mode, Queues: 4, Up: true, Mtu: c.mtu},
 		}}}
 		p.devices(t.Context())
 		if len(p.findings) != len(c.want) {

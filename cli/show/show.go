@@ -24,6 +24,7 @@ func Command() *cobra.Command {
 		showVerb("buckets", "Stateless services: which backend has how many buckets", showBuckets),
 		showVerb("moves", "Stateless services: buckets that are on their way to other backends", showMoves),
 		showConnectionsCommand(),
+		showVerb("interfaces", "How frames come from each interface, and why so", showInterfaces),
 		showVerb("cache", "The kernel flow cache: what the kernel sends by itself, or why it does not", showCache),
 		showVerb("config", "The config that runs: where it came from, whether it is the newest", showConfig),
 		showVerb("drops", "Dropped packets by reason, and what usually causes it", showDrops),

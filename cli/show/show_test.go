@@ -118,6 +118,25 @@ func TestShowCache(t *testing.T) {
 	}
 }
 
+func TestShowInterfaces(t *testing.T) {
+	runDir := clitest.Both(t, nil, &clitest.FakeForwarder{})
+	out, _, err := guideway(t, "show", "interfaces", "--run-dir", runDir)
+	if want := "INTERFACE DRIVER MODE QUEUES STATE MTU WHY THIS DRIVER eth1 af_xdp generic 2 up 1600 the config names it"; err != nil || clitest.Fields(out) != want {
+		t.Errorf("%v\n%s\nwant %s", err, clitest.Fields(out), want)
+	}
+	for _, c := range []struct {
+		device *forwarderv1.Device
+		want   shownInterface
+	}{
+		{&forwarderv1.Device{Interface: "a", Mode: "-", Up: true, Gone: true}, shownInterface{Name: "a", State: "gone"}},
+		{&forwarderv1.Device{Interface: "b", Mode: "native", ZeroCopy: true}, shownInterface{Name: "b", Mode: "native", ZeroCopy: true, State: "down"}},
+	} {
+		if shown := interfaceOf(c.device); shown != c.want {
+			t.Errorf("%v: %+v, want %+v", c.device, shown, c.want)
+		}
+	}
+}
+
 func TestShowWarnsOfAStaleConfig(t *testing.T) {
 	runDir := clitest.Both(t, &clitest.FakeController{}, &clitest.FakeForwarder{})
 	_, stderr, err := guideway(t, "show", "services", "--run-dir", runDir)

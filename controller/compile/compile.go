@@ -266,7 +266,7 @@ func forwarder(f *config.Forwarder) *planv1.Forwarder {
 	compiled := &planv1.Forwarder{Steering: steerings[f.Steering], ConnectionsMax: f.ConnectionsMax, KernelCache: kernelCaches[f.KernelCache]}
 	for _, one := range f.Interfaces {
 		compiled.Interfaces = append(compiled.Interfaces, &planv1.Interface{
-			Name: one.Name, Driver: drivers[one.Driver], Queues: one.Queues,
+			Name: one.Name, Driver: drivers[one.Driver], AutoDriver: one.Driver == config.DriverAuto, Queues: one.Queues,
 		})
 	}
 	return compiled

@@ -247,7 +247,7 @@ func Test_the_config_and_the_plan_have_the_same_words(t *testing.T) {
 		"Vip.protocol":           slices.DeleteFunc(planned(protocols), func(word string) bool { return word == "any" }), // where none is given
 		"Forwarder.steering":     planned(steerings),
 		"Forwarder.kernel_cache": planned(kernelCaches),
-		"Interface.driver":       planned(drivers),
+		"Interface.driver":       append(planned(drivers), string(config.DriverAuto)),
 	} {
 		descriptor, err := protoregistry.GlobalFiles.FindDescriptorByName("guideway.config.v1." + field)
 		if err != nil {

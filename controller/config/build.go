@@ -138,7 +138,7 @@ func (b *builder) forwarder() {
 		b.uniqueName(names, fmt.Sprintf("forwarder.interfaces[%d]", i), interface_.GetName())
 		forwarder.Interfaces = append(forwarder.Interfaces, Interface{
 			Name:   interface_.GetName(),
-			Driver: Driver(or(interface_.GetDriver(), string(DriverAFXDP))),
+			Driver: Driver(or(interface_.GetDriver(), string(DriverAuto))),
 			Queues: interface_.GetQueues(),
 		})
 	}

@@ -470,6 +470,7 @@ const (
 	SteeringRSS      Steering = "rss"
 	SteeringSoftware Steering = "software"
 
+	DriverAuto     Driver = "auto"
 	DriverAFXDP    Driver = "af_xdp"
 	DriverAFPacket Driver = "af_packet"
 

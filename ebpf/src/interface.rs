@@ -55,6 +55,17 @@ pub fn receive_offload(name: &str) -> io::Result<ReceiveOffload> {
     Ok(ReceiveOffload { lro, gro: value_of(ETHTOOL_GGRO)? != 0 })
 }
 
+/// Drivers that take an interface's offloads off for a program at XDP: segments are no longer
+/// joined, and each is summed by the processor; and those whose sender leaves their checksums
+/// to a device arrive without.
+const LOSING_OFFLOADS: [&str; 2] = ["veth", "virtio_net"];
+
+/// The name of an interface's driver, if it is one of these.
+#[must_use]
+pub fn losing_offloads(name: &str) -> Option<String> {
+    driver_of(name).ok().filter(|driver| LOSING_OFFLOADS.contains(&driver.as_str()))
+}
+
 /// The name of an interface's driver, as `ethtool -i` prints it.
 pub fn driver_of(name: &str) -> io::Result<String> {
     let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], others: [0; 160] };

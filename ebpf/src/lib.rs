@@ -17,7 +17,9 @@ mod object;
 mod record;
 pub mod xdp;
 
-pub use interface::{NoInterface, ReceiveOffload, driver_of, index_of, mtu_of, receive_offload};
+pub use interface::{
+    NoInterface, ReceiveOffload, driver_of, index_of, losing_offloads, mtu_of, receive_offload,
+};
 pub use link::{Hook, Link, has_tc_links};
 pub use object::{
     ObjectError, load, load_program, load_with, load_with_tables, program, program_fd, sums, table,

@@ -10,7 +10,7 @@ use nic::kernel_cache::CacheMemory;
 use nic::memory::Memory;
 use nic::take_over::Quiesced;
 use nic::{
-    Device, DeviceConfig, Filter, FilterCounters, FilterError, FilterReader, IpPrefix,
+    Device, DeviceConfig, Driver, Filter, FilterCounters, FilterError, FilterReader, IpPrefix,
     QueueOptions, SharedIo, WorkerIo, drivers,
 };
 use plan::{Plan, proto};
@@ -35,6 +35,8 @@ const CONNECTIONS_MAX_DEFAULT: u64 = 1_000_000;
 /// Open devices, and what they were opened for.
 pub struct Machine {
     devices: Vec<Device>,
+    /// Of each device.
+    driver_reasons: Vec<String>,
     asked: proto::Forwarder,
     key_id: String,
     cluster: String,
@@ -52,6 +54,8 @@ pub struct ShownDevice {
     pub index: u32,
     /// af_xdp, af_packet.
     pub driver: String,
+    /// Why it has this driver.
+    pub driver_reason: String,
     /// native, generic, or -.
     pub mode: String,
     /// Queues that workers own.
@@ -151,11 +155,13 @@ impl Machine {
         io: Io,
         kernel_cache: kernel_cache::Found,
     ) -> (Machine, Io) {
+        let asked = plan.message.forwarder.clone().unwrap_or_default();
         let machine = Machine {
             memories: io.memories(),
+            driver_reasons: devices.iter().map(|device| driver_reason(&asked, device)).collect(),
+            asked: with_drivers_of(&devices, &asked),
             devices,
             kernel_cache,
-            asked: plan.message.forwarder.clone().unwrap_or_default(),
             key_id: plan.key_id.clone(),
             cluster: plan.cluster.clone(),
         };
@@ -227,11 +233,12 @@ impl Machine {
         // The cache may come and go.
         let kernel_cache = self.asked.kernel_cache;
         if let Some(forwarder) = &message.forwarder
-            && (proto::Forwarder { kernel_cache, ..forwarder.clone() }) != self.asked
+            && let wanted = with_drivers_of(&self.devices, forwarder)
+            && (proto::Forwarder { kernel_cache, ..wanted.clone() }) != self.asked
         {
             return Some(format!(
                 "the plan's forwarder section differs from what runs: {} instead of {}",
-                summary(forwarder),
+                summary(&wanted),
                 summary(&self.asked)
             ));
         }
@@ -289,7 +296,8 @@ impl Machine {
     /// For people.
     #[must_use]
     pub fn shown(&self) -> Arc<[ShownDevice]> {
-        self.devices.iter().map(shown).collect()
+        let devices = self.devices.iter().zip(&self.driver_reasons);
+        devices.map(|(device, reason)| shown(device, reason)).collect()
     }
 }
 
@@ -392,21 +400,53 @@ fn steered_workers(cpus: usize) -> usize {
     cpus.saturating_sub(1).clamp(1, plan::limits::WORKERS_MAX)
 }
 
-/// The contract names drivers as `nic` does.
 fn device_config(interface: &proto::Interface) -> Result<DeviceConfig> {
-    let name = plan::word(interface.driver().as_str_name(), "DRIVER_");
-    let driver =
-        drivers::named(&name).ok_or_else(|| format!("there is no driver `{name}` here"))?;
+    let driver = match interface.auto_driver {
+        true => drivers::suiting(&interface.name).0,
+        false => named_driver(interface)?,
+    };
     let (name, queues) = (interface.name.clone(), interface.queues);
     Ok(DeviceConfig { interface: name, driver, queues, ..DeviceConfig::default() })
 }
 
-fn shown(device: &Device) -> ShownDevice {
+/// The contract names drivers as `nic` does.
+fn named_driver(interface: &proto::Interface) -> Result<&'static Driver> {
+    let name = plan::word(interface.driver().as_str_name(), "DRIVER_");
+    drivers::named(&name).ok_or_else(|| format!("there is no driver `{name}` here").into())
+}
+
+/// What the plan asks for, as it is: an interface that may have any driver has one.
+fn with_drivers_of(devices: &[Device], forwarder: &proto::Forwarder) -> proto::Forwarder {
+    let mut forwarder = forwarder.clone();
+    for interface in forwarder.interfaces.iter_mut().filter(|one| one.auto_driver) {
+        let device = devices.iter().find(|device| device.interface().name == interface.name);
+        let name = device.map(|device| format!("DRIVER_{}", device.driver().name.to_uppercase()));
+        if let Some(driver) = name.and_then(|name| proto::Driver::from_str_name(&name)) {
+            interface.set_driver(driver);
+            interface.auto_driver = false;
+        }
+    }
+    forwarder
+}
+
+/// Why an interface has its driver, of which the plan may have said nothing.
+fn driver_reason(asked: &proto::Forwarder, device: &Device) -> String {
+    let name = &device.interface().name;
+    let is_auto = asked.interfaces.iter().any(|one| one.name == *name && one.auto_driver);
+    match drivers::suiting(name) {
+        _ if !is_auto => "the config names it".to_owned(),
+        (driver, reason) if driver == device.driver() => reason,
+        (driver, _) => format!("auto: the process before had it; a restart takes {driver}"),
+    }
+}
+
+fn shown(device: &Device, driver_reason: &str) -> ShownDevice {
     let interface = device.interface();
     ShownDevice {
         interface: interface.name.clone(),
         index: interface.index,
         driver: device.driver().to_string(),
+        driver_reason: driver_reason.to_owned(),
         mode: device.mode().map_or_else(|| "-".to_owned(), |mode| mode.to_string()),
         queues: device.sockets().len() as u32,
         zero_copy: device.is_zero_copy(),
@@ -481,7 +521,8 @@ mod tests {
             (0..).take_while(|number| proto::Driver::try_from(*number).is_ok()).collect();
         assert!(numbers.len() > 1);
         for driver in numbers {
-            let interface = proto::Interface { name: "eth1".into(), driver, queues: 2 };
+            let interface =
+                proto::Interface { name: "eth1".into(), driver, queues: 2, auto_driver: false };
             assert_eq!(device_config(&interface).unwrap().queues, 2);
         }
     }

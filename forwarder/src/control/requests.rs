@@ -419,6 +419,7 @@ impl Forwarding {
                 tap_missing,
                 zero_copy: device.zero_copy,
                 gone: link.is_none(),
+                driver_reason: device.driver_reason.clone(),
                 checksums_incomplete: self
                     .engine
                     .checksums()

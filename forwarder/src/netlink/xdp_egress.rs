@@ -6,7 +6,7 @@
 //! in another network namespace, for which the kernel has a number in ours.
 
 use std::error::Error;
-use std::{fs, io};
+use std::io;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
@@ -63,9 +63,8 @@ pub fn takes_what_is_redirected(interface: &str) -> Result<(), Box<dyn Error + S
     if is_veth(&by_name(&mut Requests::open()?, interface)?) {
         return Ok(());
     }
-    let driver = fs::read_link(format!("/sys/class/net/{interface}/device/driver")).ok();
-    let name = driver.as_ref().and_then(|path| path.file_name()?.to_str()).unwrap_or("unknown");
-    if TAKE_REDIRECTED.contains(&name) {
+    let name = nic::driver_of(interface).unwrap_or_else(|_| "unknown".to_owned());
+    if TAKE_REDIRECTED.contains(&name.as_str()) {
         return Ok(());
     }
     Err(format!("the driver of {interface} ({name}) is not known to send what is redirected from other interfaces").into())

@@ -461,6 +461,41 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!((status.generation, status.restart_required.as_str()), (5, ""));
 }
 
+/// A plan may leave the driver to the forwarder, which goes on with the one that runs.
+#[test]
+fn an_interface_has_the_driver_that_suits_it() {
+    if !root_or_skip("an_interface_has_the_driver_that_suits_it") {
+        return;
+    }
+    let net = Net::of_both_families();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    let auto = |generation: u64| {
+        let mut plan = net.plan(generation, "DRIVER_AF_XDP", &[(11, 1)]);
+        for interface in plan["forwarder"]["interfaces"].as_array_mut().unwrap() {
+            interface["autoDriver"] = json!(true);
+        }
+        plan
+    };
+    let running = |forwarder: &mut Forwarder| {
+        let device = forwarder.status().devices[0].clone();
+        (device.driver, device.driver_reason)
+    };
+    let named = |driver: &str| (driver.to_owned(), "the config names it".to_owned());
+    forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1)])).unwrap();
+    assert_eq!(running(&mut forwarder), named("af_xdp"));
+    forwarder.set_plan(&auto(2)).unwrap();
+    assert_eq!(running(&mut forwarder), named("af_xdp"));
+    forwarder.kill_and_restart();
+    let suits = ("af_packet".to_owned(), "auto: veth takes its offloads off for af_xdp".to_owned());
+    assert_eq!(running(&mut forwarder), suits);
+    forwarder.set_plan(&net.plan(3, "DRIVER_AF_PACKET", &[(11, 1)])).unwrap();
+    forwarder.set_plan(&net.plan(4, "DRIVER_AF_XDP", &[(11, 1)])).unwrap_err();
+    assert!(forwarder.status().restart_required.contains("AF_XDP"));
+    forwarder.set_plan(&auto(5)).unwrap();
+    let status = forwarder.status();
+    assert_eq!((status.generation, status.restart_required.as_str()), (5, ""));
+}
+
 /// The last plan on disk names the old devices; a start by it would need a
 /// restart for ever.
 #[test]

@@ -21,6 +21,17 @@ drivers! {
     pcap
 }
 
+/// The driver that suits an interface, and why.
+#[must_use]
+pub fn suiting(interface: &str) -> (&'static Driver, String) {
+    match ebpf::losing_offloads(interface) {
+        Some(name) => {
+            (&af_packet::DRIVER, format!("auto: {name} takes its offloads off for af_xdp"))
+        }
+        None => (&af_xdp::DRIVER, "auto: nothing is lost by it here".to_owned()),
+    }
+}
+
 /// The driver of that name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Driver> {

@@ -3206,7 +3206,8 @@ type Interface struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// `af_xdp`: bypasses the kernel's network stack. `af_packet`: slower for single
 	// packets; for interfaces that cannot do XDP, and for virtual ones, whose offloads it
-	// keeps (docs/performance.md). Default: `af_xdp`.
+	// keeps (docs/performance.md). `auto`: `af_packet` on veth and virtio, else `af_xdp`;
+	// `guideway show interfaces` says which, and why. Default: `auto`.
 	Driver *string `protobuf:"bytes,2,opt,name=driver,proto3,oneof" json:"driver,omitempty"`
 	// Receive queues to own. Default: all that the interface has.
 	Queues        *uint32 `protobuf:"varint,3,opt,name=queues,proto3,oneof" json:"queues,omitempty"`
@@ -3694,10 +3695,10 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\fkernel_cache\x18\x04 \x01(\tB\x14\xbaH\x11r\x0fR\x04autoR\x02onR\x03offH\x02R\vkernelCache\x88\x01\x01B\v\n" +
 	"\t_steeringB\x12\n" +
 	"\x10_connections_maxB\x0f\n" +
-	"\r_kernel_cache\"\xb3\x01\n" +
+	"\r_kernel_cache\"\xb9\x01\n" +
 	"\tInterface\x121\n" +
-	"\x04name\x18\x01 \x01(\tB\x1d\xbaH\x1a\xc8\x01\x01r\x152\x13^[\\x21-\\x7e]{1,15}$R\x04name\x125\n" +
-	"\x06driver\x18\x02 \x01(\tB\x18\xbaH\x15r\x13R\x06af_xdpR\taf_packetH\x00R\x06driver\x88\x01\x01\x12&\n" +
+	"\x04name\x18\x01 \x01(\tB\x1d\xbaH\x1a\xc8\x01\x01r\x152\x13^[\\x21-\\x7e]{1,15}$R\x04name\x12;\n" +
+	"\x06driver\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19R\x04autoR\x06af_xdpR\taf_packetH\x00R\x06driver\x88\x01\x01\x12&\n" +
 	"\x06queues\x18\x03 \x01(\rB\t\xbaH\x06*\x04\x18@(\x01H\x01R\x06queues\x88\x01\x01B\t\n" +
 	"\a_driverB\t\n" +
 	"\a_queues\"{\n" +

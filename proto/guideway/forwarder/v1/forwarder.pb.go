@@ -1448,8 +1448,10 @@ type Device struct {
 	// The latest frames that were looked at had the pseudo-header's sum in place of their
 	// checksum: their sender leaves that to a device, and no device on the way completes it.
 	ChecksumsIncomplete bool `protobuf:"varint,11,opt,name=checksums_incomplete,json=checksumsIncomplete,proto3" json:"checksums_incomplete,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// Why it has this driver.
+	DriverReason  string `protobuf:"bytes,12,opt,name=driver_reason,json=driverReason,proto3" json:"driver_reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Device) Reset() {
@@ -1557,6 +1559,13 @@ func (x *Device) GetChecksumsIncomplete() bool {
 		return x.ChecksumsIncomplete
 	}
 	return false
+}
+
+func (x *Device) GetDriverReason() string {
+	if x != nil {
+		return x.DriverReason
+	}
+	return ""
 }
 
 type UnresolvedBackend struct {
@@ -3870,7 +3879,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"generation\x12\x10\n" +
 	"\x03cpu\x18\x04 \x01(\x05R\x03cpu\x12\x1d\n" +
 	"\n" +
-	"busy_ratio\x18\x05 \x01(\x01R\tbusyRatioJ\x04\b\x01\x10\x02\"\xa3\x02\n" +
+	"busy_ratio\x18\x05 \x01(\x01R\tbusyRatioJ\x04\b\x01\x10\x02\"\xc8\x02\n" +
 	"\x06Device\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x12\n" +
@@ -3884,7 +3893,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\tzero_copy\x18\t \x01(\bR\bzeroCopy\x12\x12\n" +
 	"\x04gone\x18\n" +
 	" \x01(\bR\x04gone\x121\n" +
-	"\x14checksums_incomplete\x18\v \x01(\bR\x13checksumsIncomplete\"S\n" +
+	"\x14checksums_incomplete\x18\v \x01(\bR\x13checksumsIncomplete\x12#\n" +
+	"\rdriver_reason\x18\f \x01(\tR\fdriverReason\"S\n" +
 	"\x11UnresolvedBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +

@@ -2607,7 +2607,10 @@ type Interface struct {
 	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Driver Driver                 `protobuf:"varint,2,opt,name=driver,proto3,enum=guideway.plan.v1.Driver" json:"driver,omitempty"`
 	// RX queues to own. 0: all the device has.
-	Queues        uint32 `protobuf:"varint,3,opt,name=queues,proto3" json:"queues,omitempty"`
+	Queues uint32 `protobuf:"varint,3,opt,name=queues,proto3" json:"queues,omitempty"`
+	// The forwarder chooses the driver. No value of the enum, as forwarders from before it
+	// would find that their interface is to have another driver, and refuse the plan.
+	AutoDriver    bool `protobuf:"varint,4,opt,name=auto_driver,json=autoDriver,proto3" json:"auto_driver,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2661,6 +2664,13 @@ func (x *Interface) GetQueues() uint32 {
 		return x.Queues
 	}
 	return 0
+}
+
+func (x *Interface) GetAutoDriver() bool {
+	if x != nil {
+		return x.AutoDriver
+	}
+	return false
 }
 
 var File_guideway_plan_v1_plan_proto protoreflect.FileDescriptor
@@ -2815,11 +2825,13 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"interfaces\x126\n" +
 	"\bsteering\x18\x02 \x01(\x0e2\x1a.guideway.plan.v1.SteeringR\bsteering\x12'\n" +
 	"\x0fconnections_max\x18\x03 \x01(\x04R\x0econnectionsMax\x12@\n" +
-	"\fkernel_cache\x18\x04 \x01(\x0e2\x1d.guideway.plan.v1.KernelCacheR\vkernelCache\"i\n" +
+	"\fkernel_cache\x18\x04 \x01(\x0e2\x1d.guideway.plan.v1.KernelCacheR\vkernelCache\"\x8a\x01\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06driver\x18\x02 \x01(\x0e2\x18.guideway.plan.v1.DriverR\x06driver\x12\x16\n" +
-	"\x06queues\x18\x03 \x01(\rR\x06queues*@\n" +
+	"\x06queues\x18\x03 \x01(\rR\x06queues\x12\x1f\n" +
+	"\vauto_driver\x18\x04 \x01(\bR\n" +
+	"autoDriver*@\n" +
 	"\bProtocol\x12\x10\n" +
 	"\fPROTOCOL_ANY\x10\x00\x12\x10\n" +
 	"\fPROTOCOL_TCP\x10\x01\x12\x10\n" +
