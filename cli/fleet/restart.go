@@ -28,6 +28,8 @@ const (
 	// How long a machine may take to be as well as before: its backends are probed
 	// anew.
 	recoverTimeout = 60 * time.Second
+	// How long it may take to be well before.
+	settleTimeout = 5 * time.Second
 	// How often that is looked at.
 	recoverInterval = 500 * time.Millisecond
 	// Over which drops are counted before and after.
@@ -119,12 +121,9 @@ func mayBeRestarted(fleet *controllerv1.GetFleetResponse) error {
 
 // restartMachine and see that it is as well as before.
 func restartMachine(ctx context.Context, m machine.Machine, name string, out io.Writer) error {
-	before, err := observeMachine(ctx, m, dropsInterval)
+	before, err := settled(ctx, m)
 	if err != nil {
 		return err
-	}
-	if why := before.unwell(before); why != "" {
-		return fmt.Errorf("it is not restarted, as it is not well: %s", why)
 	}
 	var done *controllerv1.RestartResponse
 	err = m.Ask(ctx, restartCallTimeout, m.ControllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
@@ -148,6 +147,30 @@ func restartMachine(ctx context.Context, m machine.Machine, name string, out io.
 		fmt.Fprintf(out, "%s: its speaker goes on as %s. Its sessions begin anew with another, so drain first: on %s `guideway drain machine --wait`, `systemctl restart guideway-speaker`, `guideway undrain machine`\n", name, speaker, name)
 	}
 	return nil
+}
+
+// settled when the machine is well. For a moment it may not be: where backends change, a plan
+// is often on its way to the forwarder.
+func settled(ctx context.Context, m machine.Machine) (observed, error) {
+	before, err := observeMachine(ctx, m, dropsInterval)
+	for began := time.Now(); err == nil; {
+		why := before.unwell(before)
+		if why == "" {
+			return before, nil
+		}
+		if time.Since(began) > settleTimeout {
+			return before, fmt.Errorf("it is not restarted, as it is not well: %s", why)
+		}
+		select {
+		case <-time.After(recoverInterval):
+		case <-ctx.Done():
+			return before, ctx.Err()
+		}
+		var now observed
+		now, err = observeMachine(ctx, m, 0)
+		before.state = now.state
+	}
+	return before, err
 }
 
 // recovered when the machine is as well as before, by another controller.
