@@ -109,6 +109,7 @@ lint: deps-build deps-check lint-format lint-deps lint-tree lint-generated lint-
 .PHONY: lint-format
 lint-format:
 	cargo fmt --all --check
+	rustfmt --check --edition 2024 nic/src/drivers/*/mod.rs # which a macro declares
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [[ -n $$out ]]; then echo "gofmt would change: $$out" >&2; exit 1; fi
 

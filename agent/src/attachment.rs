@@ -149,7 +149,10 @@ pub fn attach(
         for pin in former {
             remove_link(&directory.join(pin))?;
         }
-        remove_former_tables(directory)?;
+        // They cost memory, and nothing else.
+        if let Err(problem) = remove_former_tables(directory) {
+            tracing::warn!("{problem}");
+        }
     }
     Ok((link, mode))
 }

@@ -107,8 +107,17 @@ pub struct Abilities {
     pub kernel_interface: bool,
     /// Descriptors by which a successor goes on without losing a frame.
     pub take_over: bool,
-    /// A kernel flow cache.
-    pub kernel_cache: bool,
+    /// A kernel flow cache, and what it sends by.
+    pub kernel_cache: Option<CacheSends>,
+}
+
+/// What a kernel flow cache sends by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheSends {
+    /// The interface's driver, which has to take what programs send.
+    ByDriver,
+    /// The kernel, as it sends its own packets.
+    ByKernel,
 }
 
 /// Which RX queues of an interface must have an owner.

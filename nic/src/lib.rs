@@ -28,7 +28,7 @@ pub mod wait;
 
 pub use claim::ClaimError;
 pub use device::{Meter, Queue, QueueCounters};
-pub use driver::{Device, DeviceConfig, Driver, QueueOptions};
+pub use driver::{CacheSends, Device, DeviceConfig, Driver, QueueOptions};
 pub use ebpf::driver_of;
 pub use ebpf::xdp::{Mode, ModePreference};
 pub use error::{OpenError, ProgramFailure};

@@ -20,7 +20,7 @@ use datapath::kernel_cache::targets::TARGETS_MAX;
 use datapath::kernel_cache::{IS_SUPPORTED, Pause, TargetMemory, TargetWriter, Targets};
 use datapath::verdict::DeviceIndex;
 use nic::kernel_cache::{CacheRequest, DEVICES_MAX};
-use nic::{Device, DeviceConfig, Driver, Interface, Mode, drivers};
+use nic::{CacheSends, Device, DeviceConfig, Driver, Interface, Mode};
 use plan::{Plan, proto};
 use rustix::thread::{MembarrierCommand, membarrier};
 
@@ -140,7 +140,7 @@ fn refuse_what_cannot_work(asked: &proto::Forwarder, candidates: &[Candidate<'_>
     if !(1..=DEVICES_MAX).contains(&candidates.len()) {
         return Err(format!("there are {} interfaces", candidates.len()).into());
     }
-    if let Some(other) = candidates.iter().find(|one| !one.driver.abilities.kernel_cache) {
+    if let Some(other) = candidates.iter().find(|one| one.driver.abilities.kernel_cache.is_none()) {
         let Candidate { interface, driver, .. } = other;
         return Err(format!("the driver of {interface}, {driver}, has none").into());
     }
@@ -151,9 +151,9 @@ fn refuse_what_cannot_work(asked: &proto::Forwarder, candidates: &[Candidate<'_>
         return Err("this processor is no x86".into());
     }
     // One that can be sent by is enough.
-    let mut sends = candidates.iter().map(|one| match one.driver == &drivers::af_xdp::DRIVER {
-        true => xdp_egress::takes_what_programs_send(one.interface),
-        false => Ok(()),
+    let mut sends = candidates.iter().map(|one| match one.driver.abilities.kernel_cache {
+        Some(CacheSends::ByDriver) => xdp_egress::takes_what_programs_send(one.interface),
+        _ => Ok(()),
     });
     let first = sends.next().expect("there is one");
     first.or_else(|error| if sends.any(|other| other.is_ok()) { Ok(()) } else { Err(error) })

@@ -181,10 +181,11 @@ fn dropped(counters: &guideway_forwarder::proto::GetCountersResponse) -> Vec<(&s
         .collect()
 }
 
-fn packets_reach_their_backends(driver: &str) {
+fn packets_reach_their_backends(drivers: [&str; 2]) {
     let net = Net::of_both_families();
     let mut forwarder = Forwarder::start(&net.balancer);
-    let plan = net.plan(1, driver, &[(11, 1), (12, 1)]);
+    let mut plan = net.plan(1, drivers[0], &[(11, 1), (12, 1)]);
+    plan["forwarder"]["interfaces"][1]["driver"] = json!(drivers[1]);
     let answer = forwarder.set_plan(&plan).unwrap();
     assert_eq!((answer.generation, answer.warnings), (1, vec![]));
     let (v4, v6) = (net.listen(AddressFamily::INET), net.listen(AddressFamily::INET6));
@@ -300,14 +301,23 @@ fn selected(forwarder: &Forwarder, plan: &Value) -> BTreeMap<u16, Ipv4Addr> {
 #[test]
 fn packets_reach_their_backends_over_af_xdp() {
     if root_or_skip("packets_reach_their_backends_over_af_xdp") {
-        packets_reach_their_backends("DRIVER_AF_XDP");
+        packets_reach_their_backends(["DRIVER_AF_XDP", "DRIVER_AF_XDP"]);
     }
 }
 
 #[test]
 fn packets_reach_their_backends_over_af_packet() {
     if root_or_skip("packets_reach_their_backends_over_af_packet") {
-        packets_reach_their_backends("DRIVER_AF_PACKET");
+        packets_reach_their_backends(["DRIVER_AF_PACKET", "DRIVER_AF_PACKET"]);
+    }
+}
+
+/// As `driver: auto` has it where one interface is virtual.
+#[test]
+fn packets_reach_their_backends_over_one_of_each() {
+    if root_or_skip("packets_reach_their_backends_over_one_of_each") {
+        packets_reach_their_backends(["DRIVER_AF_PACKET", "DRIVER_AF_XDP"]);
+        packets_reach_their_backends(["DRIVER_AF_XDP", "DRIVER_AF_PACKET"]);
     }
 }
 

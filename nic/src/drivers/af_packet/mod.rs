@@ -31,8 +31,8 @@ use wire::BATCH_MAX;
 use crate::claim::Claim;
 use crate::device::Queue;
 use crate::driver::{
-    Abilities, Device, DeviceConfig, Driver, Inheritance, InheritedQueue, Lane, Opened, Port,
-    QueueOptions, QueueOwners,
+    Abilities, CacheSends, Device, DeviceConfig, Driver, Inheritance, InheritedQueue, Lane, Opened,
+    Port, QueueOptions, QueueOwners,
 };
 use crate::error::OpenError;
 use crate::interface::Interface;
@@ -48,7 +48,7 @@ pub static DRIVER: Driver = Driver {
         filter: true,
         kernel_interface: true,
         take_over: true,
-        kernel_cache: true,
+        kernel_cache: Some(CacheSends::ByKernel),
     },
     queues: QueueOwners::Shared,
     chunks: |_| BATCH_MAX,

@@ -36,8 +36,8 @@ use ebpf::xdp::Mode;
 use crate::claim::Claim;
 use crate::device::Queue;
 use crate::driver::{
-    Abilities, Device, DeviceConfig, Driver, Inheritance, InheritedQueue, Lane, Opened, Port,
-    QUEUES_MAX, QueueOptions, QueueOwners,
+    Abilities, CacheSends, Device, DeviceConfig, Driver, Inheritance, InheritedQueue, Lane, Opened,
+    Port, QUEUES_MAX, QueueOptions, QueueOwners,
 };
 use crate::error::OpenError;
 use crate::interface::Interface;
@@ -52,7 +52,7 @@ pub static DRIVER: Driver = Driver {
         filter: true,
         kernel_interface: true,
         take_over: true,
-        kernel_cache: true,
+        kernel_cache: Some(CacheSends::ByDriver),
     },
     queues: QueueOwners::Each,
     // No ring ever starves: chunks that are free, received and being sent.

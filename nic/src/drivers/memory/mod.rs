@@ -18,7 +18,7 @@ pub static DRIVER: Driver = Driver {
         filter: false,
         kernel_interface: false,
         take_over: false,
-        kernel_cache: false,
+        kernel_cache: None,
     },
     queues: QueueOwners::Shared,
     chunks: |_| BATCH_MAX,
