@@ -10,7 +10,8 @@
 #
 # `fast` leaves out what needs root or the programs: it is 3 and 4. `check`
 # lints as well, at the lowest priority beside 1 and 2: labs mostly wait. They are of
-# machines that would have processors of their own, so they come before what else runs here.
+# machines that would have processors of their own, and so are namespaces: they come before
+# what else runs here.
 #
 # Programs for labs are those that `cargo test` builds anyway: nothing is built
 # twice. GUIDEWAY_BIN says where they are.
@@ -38,7 +39,7 @@ readonly mode=${1-all}
 main() {
     case $mode in
     all | fast | check) ;;
-    lint | labs | go_tests) # by `beside`
+    lint | labs | rust_tests | go_tests) # by `beside`
         share "$2"
         $mode
         exit
@@ -62,7 +63,8 @@ main() {
     fi
     [[ $mode != check ]] || stage "lint, the rest" wait "${running[lint]}"
     beside go_tests 0 >"$LOGS/go.log" 2>&1
-    stage Rust rust_tests
+    beside rust_tests -10
+    stage Rust wait "${running[rust_tests]}"
     stage "Go, the rest" end_go
     check_skips
 }
