@@ -12,20 +12,33 @@ import (
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
 
+// listenForDNS at one port, UDP and TCP: what is free for the one may be taken for the other.
+func listenForDNS(t *testing.T) (net.PacketConn, *net.TCPListener) {
+	t.Helper()
+	var err error
+	for range 20 {
+		var packets net.PacketConn
+		if packets, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
+			break
+		}
+		port := packets.LocalAddr().(*net.UDPAddr).Port
+		var listener *net.TCPListener
+		if listener, err = net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}); err == nil {
+			return packets, listener
+		}
+		packets.Close()
+	}
+	t.Fatal(err)
+	return nil, nil
+}
+
 // serveDNS returns the port, UDP and TCP, of a server that answers by answer:
 // messages, in order.
 func serveDNS(t *testing.T, answer func(query dnsmessage.Message) [][]byte) uint16 {
 	t.Helper()
-	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets, listener := listenForDNS(t)
 	t.Cleanup(func() { packets.Close() })
 	port := packets.LocalAddr().(*net.UDPAddr).Port
-	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
-	if err != nil {
-		t.Skipf("the port is taken for TCP: %v", err)
-	}
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		buffer := make([]byte, 4096)
