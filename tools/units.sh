@@ -26,7 +26,7 @@ main() {
 
     boot
     inside systemd-sysusers 2>/dev/null
-    a_secret
+    what_is_the_controllers
     inside systemctl daemon-reload
     an_interface_that_comes_after_the_services_is_taken
     a_reload_is_a_take_over
@@ -68,10 +68,11 @@ boot() {
     until_true "systemd to come up" inside systemctl is-system-running --wait
 }
 
-# As tools/install.sh makes one where nothing is staged for a package.
-a_secret() {
+# The secret as tools/install.sh makes one where nothing is staged for a package, and the
+# config the group's to read, as there.
+what_is_the_controllers() {
     head -c 32 /dev/urandom >"$folder/root/etc/guideway/cluster.key"
-    inside chown root:guideway /etc/guideway/cluster.key
+    inside chown root:guideway /etc/guideway/cluster.key /etc/guideway/guideway.yaml
     inside chmod 0640 /etc/guideway/cluster.key
 }
 
