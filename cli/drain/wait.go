@@ -104,7 +104,7 @@ func waitForRoutes(ctx context.Context, m machine.Machine, what drained, out, pr
 				return conclude(out, what, d, left)
 			}
 		}
-		if err := pause(ctx, drainLook); err != nil {
+		if err := commandline.Pause(ctx, drainLook); err != nil {
 			return interrupted(ctx, err)
 		}
 	}
@@ -176,7 +176,7 @@ func waitForBackend(ctx context.Context, m machine.Machine, name string, timeout
 		return interrupted(ctx, err)
 	}
 	for {
-		if err := pause(ctx, connectionsLook); err != nil {
+		if err := commandline.Pause(ctx, connectionsLook); err != nil {
 			return interrupted(ctx, err)
 		}
 		now, err := useOf(ctx, m, name)
@@ -244,15 +244,6 @@ func (s *sayer) progress(format string, values ...any) {
 	if time.Since(s.last) >= drainSay {
 		s.last = time.Now()
 		fmt.Fprintf(s.to, "waiting: "+format+"\n", values...)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
 	}
 }
 

@@ -161,10 +161,8 @@ func settled(ctx context.Context, m machine.Machine) (observed, error) {
 		if time.Since(began) > settleTimeout {
 			return before, fmt.Errorf("it is not restarted, as it is not well: %s", why)
 		}
-		select {
-		case <-time.After(recoverInterval):
-		case <-ctx.Done():
-			return before, ctx.Err()
+		if err := commandline.Pause(ctx, recoverInterval); err != nil {
+			return before, err
 		}
 		var now observed
 		now, err = observeMachine(ctx, m, 0)
@@ -199,9 +197,8 @@ func recovered(ctx context.Context, m machine.Machine, before observed, began ti
 		if time.Since(began) > recoverTimeout {
 			return after, fmt.Errorf("it was restarted, and is not well after %v: %s", recoverTimeout, why)
 		}
-		select {
-		case <-time.After(recoverInterval):
-		case <-ctx.Done():
+		if err := commandline.Pause(ctx, recoverInterval); err != nil {
+			return after, err
 		}
 	}
 }
@@ -219,9 +216,8 @@ func observeMachine(ctx context.Context, m machine.Machine, interval time.Durati
 		if err != nil {
 			return o, err
 		}
-		select {
-		case <-time.After(interval):
-		case <-ctx.Done():
+		if err := commandline.Pause(ctx, interval); err != nil {
+			return o, err
 		}
 		second, err := countDrops(ctx, m)
 		if err != nil {
