@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use wire::checksum;
 use wire::tcp_options::{self, Signal, Version};
+use wire::{Protocol, checksum};
 use zerocopy::network_endian::U16;
 
 use crate::records::{Flow, mapped};
@@ -11,7 +11,6 @@ use crate::records::{Flow, mapped};
 const CHECKSUM_AT: usize = 16;
 const HEADER_BYTES: usize = 20;
 const MULTIPATH: u8 = 30;
-const TCP: u8 = 6;
 
 /// A SYN of a service with Multipath TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +77,8 @@ impl Syn {
 fn with_checksum(mut packet: Vec<u8>, tcp_at: usize) -> Vec<u8> {
     let addresses = if packet[0] >> 4 == 4 { 12..20 } else { 8..40 };
     let (source, destination) = packet[addresses.clone()].split_at(addresses.len() / 2);
-    let pseudo = checksum::pseudo_header(source, destination, TCP, packet.len() - tcp_at);
+    let pseudo =
+        checksum::pseudo_header(source, destination, Protocol::TCP.0, packet.len() - tcp_at);
     let segment = &mut packet[tcp_at..];
     let field = CHECKSUM_AT..CHECKSUM_AT + 2;
     if segment[field.clone()] == checksum::fold(pseudo).to_be_bytes() {

@@ -78,25 +78,31 @@ impl Program {
     /// outcome is counted for each frame.
     fn run(&self, frame: &[u8]) -> (u32, Vec<u8>, &'static str) {
         let before = self.counters.read().unwrap();
+        let (action, out) = self.test_run(PROGRAM, frame);
+        let after = self.counters.read().unwrap();
+        let grown: Vec<usize> =
+            (0..after.len()).filter(|&index| after[index] > before[index]).collect();
+        assert_eq!(grown.len(), 1, "one outcome for each frame");
+        assert_eq!(after[grown[0]], before[grown[0]] + 1);
+        (action, out, OUTCOMES[grown[0]].name)
+    }
+
+    /// What a program of the object makes of a frame: its verdict, and the frame.
+    fn test_run(&self, name: &str, frame: &[u8]) -> (u32, Vec<u8>) {
         let mut out = vec![0; frame.len() + 64];
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut out),
             ..TestRunOptions::new()
         };
-        let result = match self.object.program(PROGRAM) {
+        let result = match self.object.program(name) {
             Some(aya::programs::Program::Xdp(program)) => program.test_run(options),
             Some(aya::programs::Program::SchedClassifier(program)) => program.test_run(options),
             _ => panic!("no program"),
         };
         let result = result.unwrap();
         out.truncate(result.data_size_out as usize);
-        let after = self.counters.read().unwrap();
-        let grown: Vec<usize> =
-            (0..after.len()).filter(|&index| after[index] > before[index]).collect();
-        assert_eq!(grown.len(), 1, "one outcome for each frame");
-        assert_eq!(after[grown[0]], before[grown[0]] + 1);
-        (result.return_value, out, OUTCOMES[grown[0]].name)
+        (result.return_value, out)
     }
 
     fn outcome(&self, frame: &[u8]) -> &'static str {

@@ -33,17 +33,9 @@ impl Program {
 
     /// What a program of traffic control makes of a frame.
     pub fn run_classifier(&self, name: &str, frame: &[u8]) -> Vec<u8> {
-        let mut out = vec![0; frame.len()];
-        let program = self.object.program(name);
-        let Some(aya::programs::Program::SchedClassifier(egress)) = program else { panic!() };
-        let options = TestRunOptions {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            ..TestRunOptions::new()
-        };
-        let result = egress.test_run(options).unwrap();
-        assert_eq!(result.return_value as i32, UNSPECIFIED);
-        assert_eq!(result.data_size_out as usize, frame.len());
+        let (verdict, out) = self.test_run(name, frame);
+        assert_eq!(verdict as i32, UNSPECIFIED);
+        assert_eq!(out.len(), frame.len());
         out
     }
 }
