@@ -14,9 +14,9 @@ import (
 // passAll puts an XDP program that passes every frame on the router's port of
 // each backend and each load balancer, unless interfaces keep their offloads.
 //
-// Trap: what a backend's agent or a load balancer's kernel flow cache sends by
-// XDP_TX waits in its veth pair until the port receives something else, unless the
-// port has a program, too.
+// Trap: what a load balancer's kernel flow cache sends by XDP_TX waits in its veth
+// pair until the port receives something else, unless the port has a program, too;
+// and so does what agents send whose program is in the driver, as former ones' is.
 func passAll(ctx context.Context, network Network) error {
 	if network.KeepsOffloads {
 		return nil

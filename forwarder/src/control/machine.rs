@@ -432,9 +432,10 @@ fn with_drivers_of(devices: &[Device], forwarder: &proto::Forwarder) -> proto::F
 /// Why an interface has its driver, of which the plan may have said nothing.
 fn driver_reason(asked: &proto::Forwarder, device: &Device) -> String {
     let name = &device.interface().name;
-    let is_auto = asked.interfaces.iter().any(|one| one.name == *name && one.auto_driver);
+    if !asked.interfaces.iter().any(|one| one.name == *name && one.auto_driver) {
+        return "the config names it".to_owned();
+    }
     match drivers::suiting(name) {
-        _ if !is_auto => "the config names it".to_owned(),
         (driver, reason) if driver == device.driver() => reason,
         (driver, _) => format!("auto: the process before had it; a restart takes {driver}"),
     }
