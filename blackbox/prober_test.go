@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -68,9 +69,9 @@ func proberOf(to io.Writer, settings Settings, answer func(port uint16) error) *
 func TestWhatChangesIsLoggedOnceAndInWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log record
-		broken := uint16(0) // ports that this divides fail
+		var broken atomic.Uint32 // ports that this divides fail
 		p := proberOf(&log, sixtyFour, func(port uint16) error {
-			if broken != 0 && port%broken == 0 {
+			if divisor := broken.Load(); divisor != 0 && uint32(port)%divisor == 0 {
 				return context.DeadlineExceeded
 			}
 			return nil
@@ -83,7 +84,7 @@ func TestWhatChangesIsLoggedOnceAndInWords(t *testing.T) {
 			return log.take()
 		}
 		for _, step := range []struct {
-			broken uint16
+			broken uint32
 			want   []string
 		}{
 			{0, []string{"every source port is answered", "target=http://203.0.113.10:80/", "service=web", "median=3ms"}},
@@ -92,7 +93,7 @@ func TestWhatChangesIsLoggedOnceAndInWords(t *testing.T) {
 			{2, []string{"32 of 64", "about 1/2"}},
 			{0, []string{"every source port is answered again", "failed_for=1m28s"}},
 		} {
-			broken = step.broken
+			broken.Store(step.broken)
 			said := rounds(3)
 			for _, want := range step.want {
 				if !strings.Contains(said, want) {
