@@ -253,6 +253,7 @@ func Test_the_config_and_the_plan_have_the_same_words(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		slices.Sort(words)
 		rules := proto.GetExtension(descriptor.Options(), validate.E_Field).(*validate.FieldRules)
 		if taken := slices.Sorted(slices.Values(rules.GetString().GetIn())); !slices.Equal(taken, words) {
 			t.Errorf("%s: the config has %v, the plan %v", field, taken, words)
