@@ -151,7 +151,7 @@ fuzz: deps-build ## Run every fuzz target for a while [SECONDS_EACH=30]
 .PHONY: bench-programs
 bench-programs: deps-build build-rust
 	cargo build --release -p guideway-bench -p guideway-figures
-	cargo build --release -p nic --example reflector
+	cargo build --release -p nic --example reflector --example live_sender
 
 # As the forwarder's unit has it: plans and counters on huge pages.
 bench figures: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1

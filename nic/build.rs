@@ -4,5 +4,5 @@
 mod compile_all;
 
 fn main() {
-    compile_all::compile_all(&["redirect", "packet", "reflect"]);
+    compile_all::compile_all(&["redirect", "packet", "reflect", "live"]);
 }

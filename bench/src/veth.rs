@@ -18,6 +18,9 @@ pub struct Veth {
     pub cpu_ratio: f64,
     /// The forwarder past the kernel, the reflector, the forwarder through it.
     pub subjects: Vec<Subject>,
+    /// Nanoseconds per frame of the kernel's path, and rates in a flood, on frames as a driver
+    /// gives them: as the report has them.
+    pub driver: serde_json::Map<String, Value>,
 }
 
 /// One of them.
@@ -65,9 +68,11 @@ pub fn measure(rounds: u32) -> Result<Veth, String> {
     let here = std::env::current_exe().map_err(|error| format!("this program's file: {error}"))?;
     let figures = here.with_file_name("guideway-figures");
     let forwarder = here.with_file_name("guideway-forwarder");
-    let reflector = here.with_file_name("examples").join("reflector");
+    let example = |name| here.with_file_name("examples").join(name);
+    let (reflector, live_sender) = (example("reflector"), example("live_sender"));
     let missing = |program: &&PathBuf| !program.is_file();
-    if let Some(program) = [&figures, &forwarder, &reflector].into_iter().find(missing) {
+    let programs = [&figures, &forwarder, &reflector, &live_sender];
+    if let Some(program) = programs.into_iter().find(missing) {
         return Err(format!("{} was not built; `make bench` does", program.display()));
     }
     let json = tempfile::NamedTempFile::new().map_err(|error| format!("a file: {error}"))?;
@@ -75,6 +80,7 @@ pub fn measure(rounds: u32) -> Result<Veth, String> {
         .args(["8", "--workers", "1", "--rounds", &rounds.to_string()])
         .args(options("--forwarder", &forwarder))
         .args(options("--reflector", &reflector))
+        .args(options("--live-sender", &live_sender))
         .args(options("--json", json.path()))
         .stdout(Stdio::null())
         .status()
@@ -108,6 +114,7 @@ fn read(report: &Value) -> Option<Veth> {
         ratio: report["veth_ratio_to_reflector"].as_f64()?,
         cpu_ratio: workers["cpu_ratio_to_reflector"].as_f64()?,
         subjects: workers["subjects"].as_array()?.iter().map(subject).collect::<Option<_>>()?,
+        driver: report["driver"].as_object()?.clone(),
     })
 }
 
@@ -121,12 +128,15 @@ mod tests {
         let latency = json!({"p50": 1.0, "p90": 2.0, "p99": 3.0, "p999": 4.0});
         let subject = json!({"subject": "forwarder, af_xdp", "forwarded_mpps": 1.5, "machine_cpu_ns_per_packet": 900.0, "latency_us": latency});
         let workers = json!({"cpu_ratio_to_reflector": 0.9, "subjects": [subject]});
-        let report = json!({"veth_ratio_to_reflector": 0.97, "by_workers": [workers]});
+        let driver = json!({"kernel_path_ns": {"flows_64": 300.0}});
+        let report =
+            json!({"veth_ratio_to_reflector": 0.97, "by_workers": [workers], "driver": driver});
         let veth = read(&report).unwrap();
         assert_eq!((veth.ratio, veth.cpu_ratio), (0.97, 0.9));
         assert_eq!(veth.subjects[0].latency_us, [1.0, 2.0, 3.0, 4.0]);
         assert_eq!(Value::from(veth.reported(|of| of.mpps)), json!({"af_xdp": 1.5}));
         assert_eq!(veth.reported(|of| of.machine_cpu_ns)["af_xdp"], 900.0);
+        assert_eq!(veth.driver["kernel_path_ns"]["flows_64"], 300.0);
         assert!(read(&json!({})).is_none());
     }
 }

@@ -46,6 +46,17 @@ impl std::fmt::Display for MacAddress {
     }
 }
 
+impl std::str::FromStr for MacAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MacAddress, String> {
+        let bytes: Option<Vec<u8>> =
+            text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+        let bytes = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
+        bytes.map(MacAddress).ok_or_else(|| format!("{text:?} is not like 02:00:00:00:00:01"))
+    }
+}
+
 /// The header's bytes.
 #[must_use]
 pub fn emit(
@@ -72,4 +83,19 @@ pub fn ether_type(frame: &[u8]) -> Option<EtherType> {
 #[must_use]
 pub fn source(frame: &[u8]) -> Option<MacAddress> {
     frame.get(6..12).and_then(|bytes| bytes.try_into().ok()).map(MacAddress)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_or_refused() {
+        let address = MacAddress([2, 0, 0, 0, 0, 0xfe]);
+        assert_eq!("02:00:00:00:00:fe".parse(), Ok(address));
+        assert_eq!(address.to_string().parse(), Ok(address));
+        for wrong in ["02:00:00:00:00", "02:00:00:00:00:fg", ""] {
+            assert!(wrong.parse::<MacAddress>().unwrap_err().contains("is not like"), "{wrong}");
+        }
+    }
 }

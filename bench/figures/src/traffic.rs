@@ -10,6 +10,11 @@ const IP: usize = 14;
 const TRANSPORT: usize = IP + 20;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+const FIN_ACK: u8 = 0x11;
+/// Of a short flow.
+pub const SHORT_PACKETS: u64 = 20;
 const PORTS_BITS: u32 = 14;
 const FIRST_PORT: u16 = 16_384;
 /// Clients are 10.0.0.0 and the following.
@@ -41,7 +46,7 @@ impl Template {
         let mut header = [0; 20];
         header[2..4].copy_from_slice(&80u16.to_be_bytes());
         header[12] = 5 << 4;
-        header[13] = if syn { 0x02 } else { 0x10 };
+        header[13] = if syn { SYN } else { ACK };
         Template::new(TCP, &header, FRAME_BYTES)
     }
 
@@ -122,6 +127,22 @@ impl Template {
             let echo = mix(u64::from(connection)) as u32 | 1 << 31;
             frame[at..at + 4].copy_from_slice(&echo.to_be_bytes());
         }
+    }
+
+    /// A packet of the short flows that `connections` clients have one after the other: the
+    /// first is a SYN, the last a FIN.
+    ///
+    /// # Panics
+    /// If `frame` is not as long as the template.
+    pub fn write_short(&self, frame: &mut [u8], packet: u64, connections: u32) {
+        let connections = u64::from(connections);
+        let (turn, client) = (packet / connections, packet % connections);
+        self.write(frame, (turn / SHORT_PACKETS * connections + client) as u32);
+        frame[TRANSPORT + 13] = match turn % SHORT_PACKETS {
+            0 => SYN,
+            last if last == SHORT_PACKETS - 1 => FIN_ACK,
+            _ => ACK,
+        };
     }
 
     /// Bytes of each frame.

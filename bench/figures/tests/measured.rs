@@ -81,6 +81,7 @@ fn figure_8_names_the_program_that_is_missing() {
     let options = figure_8::Options {
         forwarder: PathBuf::from("no/such/forwarder"),
         reflector: PathBuf::from("no/such/reflector"),
+        live_sender: PathBuf::from("no/such/live_sender"),
         workers: vec![1],
         rounds: Rounds { rounds: 1, seconds: 0.1, connections: 1 },
         json: None,

@@ -17,6 +17,8 @@
 //! either way cost far more than the forwarder. With as few cores as workers
 //! and a sender there are, they share them.
 
+mod driver;
+mod short;
 mod subject;
 
 use std::path::PathBuf;
@@ -40,6 +42,9 @@ pub struct Options {
     /// The reflector (cargo build --release -p nic --example reflector)
     #[arg(long, default_value = "target/release/examples/reflector")]
     pub reflector: PathBuf,
+    /// The sender of what a driver gives (cargo build --release -p nic --example live_sender)
+    #[arg(long, default_value = "target/release/examples/live_sender")]
+    pub live_sender: PathBuf,
     /// Numbers of workers; the ratio to the reflector is that of the first
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Vec<u16>,
@@ -72,16 +77,29 @@ impl Measured {
 
 /// Lets all of them forward, with one worker and more.
 pub fn run(options: &Options) -> Result<Report, String> {
-    veth::check(options.rounds.seconds, &[&options.forwarder, &options.reflector])?;
+    let Options { forwarder, reflector, live_sender, .. } = options;
+    veth::check(options.rounds.seconds, &[forwarder, reflector, live_sender])?;
     let mut results = Vec::new();
     for workers in &options.workers {
         results.push((*workers, measure(options, *workers)?));
     }
+    let by_driver = driver::measure(options)?;
+    let short = short::measure(options)?;
     if let Some(file) = &options.json {
-        let text = format!("{:#}\n", summary(&results));
+        let mut summary = summary(&results);
+        summary["driver"] = driver::summary(&by_driver);
+        let paths = summary["driver"]["kernel_path_ns"].as_object_mut();
+        paths.expect("they are there").extend(short::summary(&short));
+        let text = format!("{summary:#}\n");
         std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     }
-    Ok(Report { name: "figure-8", text: text(options, &results), svg: plot(&results) })
+    let text = format!(
+        "{}\n{}\n{}",
+        text(options, &results),
+        driver::text(&by_driver),
+        short::text(&short)
+    );
+    Ok(Report { name: "figure-8", text, svg: plot(&results) })
 }
 
 /// By subject, in the order of [`Subject::ALL`].

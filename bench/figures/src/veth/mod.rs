@@ -6,6 +6,7 @@
 //!         ◄══════ what comes back is counted at the sender's interface
 //! ```
 
+mod live;
 mod net;
 mod quota;
 mod rounds;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+pub use live::LiveSender;
 use net::RETURNS;
 pub use net::{INTERFACE, Net, VIPS};
 pub use quota::Quota;
@@ -146,7 +148,10 @@ impl Place {
 }
 
 /// Nanoseconds that all processors have been busy, interrupts included.
-fn machine_cpu_ns() -> Result<u64, String> {
+///
+/// # Errors
+/// If the kernel does not tell.
+pub fn machine_cpu_ns() -> Result<u64, String> {
     const FILE: &str = "/proc/stat";
     let text = std::fs::read_to_string(FILE).map_err(|error| format!("{FILE}: {error}"))?;
     busy_ns(&text, rustix::param::clock_ticks_per_second())

@@ -136,7 +136,7 @@ pub fn program(program: &Path, namespace: &str, arguments: &[&str]) -> Result<Ru
     }
 }
 
-fn inside(namespace: &str, program: &Path) -> Command {
+pub(super) fn inside(namespace: &str, program: &Path) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace]).arg(program);
     command

@@ -4,7 +4,7 @@
 //! What it found is one line of JSON on stdout.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nic::{DeviceConfig, IpPrefix, QueueOptions, WorkerIo};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use wire::{Batch, Frame, HEADROOM_BYTES, MacAddress};
 
 use guideway_bench::traffic::Segment;
 
-use crate::traffic::{Template, shuffled};
+use crate::traffic::{SHORT_PACKETS, Template, shuffled};
 
 /// Between two packets whose way is timed: low load.
 const PING_INTERVAL: Duration = Duration::from_micros(300);
@@ -34,6 +34,8 @@ const PROBE_MARK: [u8; 4] = *b"PRBE";
 pub enum Packets {
     /// The shortest UDP.
     Udp,
+    /// TCP in flows of 20 packets, as many at once as there are connections.
+    Short,
     /// SYNs with MP_CAPABLE.
     Capable,
     /// Data of connections of Multipath TCP, with timestamps.
@@ -46,6 +48,7 @@ impl Packets {
     pub fn name(self) -> &'static str {
         match self {
             Packets::Udp => "udp",
+            Packets::Short => "short",
             Packets::Capable => "capable",
             Packets::Data => "data",
         }
@@ -54,6 +57,7 @@ impl Packets {
     fn template(self, frame_bytes: usize) -> Result<Template, String> {
         match self {
             Packets::Udp => Ok(Template::udp()),
+            Packets::Short => Ok(Template::tcp(false)),
             Packets::Capable => Template::segment(Segment::SynV1, frame_bytes),
             Packets::Data => Template::segment(Segment::TimestampFirst, frame_bytes),
         }
@@ -67,7 +71,7 @@ pub struct Options {
     #[arg(long)]
     pub interface: String,
     /// Link address of the one under test, six bytes in hex with colons
-    #[arg(long, value_parser = parse_mac)]
+    #[arg(long)]
     pub to: MacAddress,
     /// Destinations of what comes back
     #[arg(long, value_delimiter = ',')]
@@ -81,7 +85,7 @@ pub struct Options {
     /// Kind of packets
     #[arg(long, default_value = "udp")]
     pub packets: Packets,
-    /// Bytes of each frame, except UDP's
+    /// Bytes of each frame, except those of the shortest kinds
     #[arg(long, default_value_t = 86)]
     pub frame_bytes: usize,
     /// Packets a second; 0: as many as go
@@ -95,13 +99,6 @@ pub struct Options {
     pub probe: bool,
 }
 
-fn parse_mac(text: &str) -> Result<MacAddress, String> {
-    let bytes: Option<Vec<u8>> =
-        text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
-    let bytes = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
-    bytes.map(MacAddress).ok_or_else(|| format!("{text:?} is not like 02:00:00:00:00:01"))
-}
-
 /// Sends, and reports.
 pub fn run(options: &Options) -> Result<Value, String> {
     let name = options.interface.clone();
@@ -113,6 +110,8 @@ pub fn run(options: &Options) -> Result<Value, String> {
     filter.set(&options.returns, &[], false).map_err(|error| error.to_string())?;
     let sender = Sender {
         template: options.packets.template(options.frame_bytes)?.between(source.0, options.to.0),
+        kind: options.packets,
+        first_short: unix_ms() % 1_000_000 * u64::from(options.connections) * SHORT_PACKETS,
         connections: options.connections,
         rate: options.rate,
         lanes,
@@ -126,8 +125,16 @@ pub fn run(options: &Options) -> Result<Value, String> {
     })
 }
 
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as u64)
+}
+
 struct Sender {
     template: Template,
+    kind: Packets,
+    /// Short flows go on here: an earlier sender's have ended.
+    first_short: u64,
     connections: u32,
     rate: u32,
     lanes: Vec<WorkerIo>,
@@ -184,7 +191,13 @@ impl Sender {
         self.packets += 1;
         let end = HEADROOM_BYTES + self.template.frame_bytes();
         let bytes = &mut chunk[HEADROOM_BYTES..end];
-        self.template.write(bytes, shuffled(self.packets, self.connections));
+        match self.kind {
+            Packets::Short => {
+                let packet = self.first_short + self.packets - 1;
+                self.template.write_short(bytes, packet, self.connections);
+            }
+            _ => self.template.write(bytes, shuffled(self.packets, self.connections)),
+        }
         Some(Frame::new(chunk, HEADROOM_BYTES, end))
     }
 
@@ -281,17 +294,4 @@ fn probe_number(bytes: &[u8]) -> Option<u32> {
     let (_, end) = bytes.split_last_chunk::<8>()?;
     let number = end.strip_prefix(&PROBE_MARK)?;
     Some(u32::from_be_bytes(number.try_into().ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn link_addresses_are_read_or_refused() {
-        assert_eq!(parse_mac("02:00:00:00:00:fe"), Ok(MacAddress([2, 0, 0, 0, 0, 0xfe])));
-        for wrong in ["02:00:00:00:00", "02:00:00:00:00:fg", ""] {
-            assert!(parse_mac(wrong).unwrap_err().contains("is not like"), "{wrong}");
-        }
-    }
 }
