@@ -7,7 +7,7 @@ use std::sync::Arc;
 use datapath::counters::CacheCounters;
 use datapath::kernel_cache::entries::BUCKET_ENTRIES;
 use datapath::kernel_cache::{
-    CacheRegion, EntryWriter, IS_SUPPORTED, TargetMemory, TargetWriter, Targets,
+    CacheRegion, EntryWriter, IS_SUPPORTED, TargetMemory, TargetWriter, Targets, Validity,
 };
 use datapath::verdict::DeviceIndex;
 use datapath::{Now, Secret};
@@ -113,7 +113,7 @@ impl Subject {
             EntryWriter::new(CacheRegion { entries, line, targets, key: KEY }, counters);
         writer.begin(Now(10_000), |_, _| true);
         for flow in 0..self.flows {
-            writer.enter(&self.key(flow), flow.into(), ServiceId(1), target);
+            writer.enter(&self.key(flow), flow.into(), ServiceId(1), target, Validity::WhileUsed);
         }
         println!("{}: {} of {} flows found a place", self.name, counters.entered.get(), self.flows);
         Ok(run)

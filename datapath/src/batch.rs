@@ -30,7 +30,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use plan::{LookupKey, LookupV4, Matched, Tracking};
-use wire::{BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp, tunnel};
+use wire::{BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp};
 
 use crate::agent_options::{AgentOptions, Route};
 use crate::decide::{ChosenMember, Why, steady_member};
@@ -39,7 +39,7 @@ use crate::egress::BackendTunnel;
 use crate::encapsulate::encapsulate;
 use crate::flow_hash::Flows;
 use crate::forward::{Datapath, Destination, Remember, destination, match_service, receive};
-use crate::kernel_cache::EntryWriters;
+use crate::kernel_cache::ChosenPacket;
 use crate::outbox::Outbox;
 use crate::packet::{Arrived, Packet};
 use crate::prefetch::{prefetch, prefetch_at};
@@ -272,11 +272,18 @@ impl<'m> Datapath<'m> {
         // Apart, so that without a cache no packet tests for one.
         match &self.kernel_cache {
             _ if !kinds.has(Tracking::Tracked) => {}
-            None => self.choose_tracked(view, frames, packets, |_, _, _, _| {}),
+            None => self.choose_tracked(view, frames, packets, |_, _, _, _, _| {}),
             Some(cache) => {
-                self.choose_tracked(view, frames, packets, |frame, packet, matched, chosen| {
-                    self.note_in_kernel_cache(cache, view, matched, frame, packet, chosen);
-                });
+                self.choose_tracked(
+                    view,
+                    frames,
+                    packets,
+                    |frame, packet, matched, chosen, why| {
+                        let PacketState { ref meta, hash, .. } = *packet;
+                        let packet = ChosenPacket { view, matched, frame, meta, hash, chosen, why };
+                        self.note_in_kernel_cache(cache, &packet);
+                    },
+                );
             }
         }
         self.send_all(view, begin, frames, packets, outbox, &mut verdicts[run]);
@@ -402,7 +409,7 @@ impl<'m> Datapath<'m> {
         view: &'v View,
         frames: &[Frame<'_>],
         packets: &mut [PacketState<'v>],
-        note: impl Fn(&Frame<'_>, &PacketState<'v>, &'v Matched, ChosenMember),
+        note: impl Fn(&Frame<'_>, &PacketState<'v>, &'v Matched, ChosenMember, Why),
     ) {
         let counters = self.counters_of(view);
         let (mut served, mut misses) = (0, 0);
@@ -419,8 +426,8 @@ impl<'m> Datapath<'m> {
             let steady = steady_member(view.plan.group_of(matched), meta, || {
                 steady_backend(home, hash, service, &self.ticks, is_tcp(meta.protocol))
             });
-            let chosen = match steady {
-                Some(chosen) => chosen,
+            let (chosen, why) = match steady {
+                Some(chosen) => (chosen, Why::Tracked),
                 None => {
                     let undecided = packet.undecided(Tracking::Tracked, matched, frame, None);
                     let remember = Remember::of(frame);
@@ -432,10 +439,10 @@ impl<'m> Datapath<'m> {
                         packet.stage = Stage::WithOptions(matched, chosen, options);
                         continue;
                     }
-                    chosen
+                    (chosen, decision.why)
                 }
             };
-            note(frame, packet, matched, chosen);
+            note(frame, packet, matched, chosen, why);
             packet.choose(view, counters, matched, chosen);
         }
         let connections = &self.counters.connections;
@@ -477,43 +484,6 @@ impl<'m> Datapath<'m> {
             }
         }
         by_bucket
-    }
-
-    /// Enters the flow of one in a number of data packets into the kernel flow cache, if its
-    /// connection is steady; takes out one that ends or begins. What may be a tunnel's packet is left
-    /// to user space, which judges it by more than its five-tuple.
-    #[inline]
-    fn note_in_kernel_cache(
-        &self,
-        caches: &EntryWriters<'_>,
-        view: &View,
-        matched: &Matched,
-        frame: &Frame<'_>,
-        PacketState { meta, hash, .. }: &PacketState<'_>,
-        ChosenMember { member, backend }: ChosenMember,
-    ) {
-        const BORDERS: tcp::Flags =
-            tcp::Flags(tcp::Flags::SYN.0 | tcp::Flags::FIN.0 | tcp::Flags::RST.0);
-        if meta.tcp_flags.has_any(BORDERS) {
-            return caches.remove(&headers_of(frame, *meta).key);
-        }
-        let Some(cache) = caches.ingress() else { return };
-        if !cache.is_due() {
-            return;
-        }
-        let found = self.table.find(*hash, matched.service);
-        let steady =
-            found.and_then(|entry| entry.steady_backend(&self.ticks, is_tcp(meta.protocol)));
-        if steady != Some(backend) || frame.is_tunnelled() || frame.is_misdirected() {
-            return;
-        }
-        let key = headers_of(frame, *meta).key;
-        let may_be_tunnel = key.protocol == Protocol::UDP && tunnel::is_port(key.destination_port);
-        if let Some(target) = view.kernel_targets.of(matched.matched, member)
-            && !may_be_tunnel
-        {
-            cache.enter(&key, *hash, matched.service, target);
-        }
     }
 
     #[inline(never)]

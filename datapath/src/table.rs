@@ -184,6 +184,11 @@ impl Ticks {
         self.now
     }
 
+    /// EntryClass and time of an unconfirmed entry written now.
+    fn unconfirmed(&self) -> u16 {
+        CLASS_BITS[EntryClass::Unconfirmed as usize] as u16 | self.of(EntryClass::Unconfirmed)
+    }
+
     /// The time an entry of that class gets now.
     #[inline]
     #[must_use]
@@ -361,13 +366,14 @@ pub struct FoundEntry<'m> {
 }
 
 impl FoundEntry<'_> {
-    /// The backend of an established entry that was written in this tick: it
-    /// has not expired, and data changes nothing in it.
+    /// All it says, if it was written in this tick of its class and data changes nothing
+    /// in it: of an established connection, or one of TCP that data would not confirm yet.
     #[inline]
     #[must_use]
-    pub fn steady_backend(&self, ticks: &Ticks, is_tcp: bool) -> Option<BackendId> {
-        let is_steady = self.word & STATE_MASK == u64::from(ticks.steady[usize::from(is_tcp)]);
-        is_steady.then_some(BackendId((self.word >> BACKEND_SHIFT) as u16))
+    pub fn unchanged_by_data(&self, ticks: &Ticks, is_tcp: bool) -> Option<Entry> {
+        let state = (self.word & STATE_MASK) as u16;
+        let is_steady = state == ticks.steady[usize::from(is_tcp)];
+        (is_steady || is_tcp && state == ticks.unconfirmed()).then(|| self.entry())
     }
 
     /// All it says.

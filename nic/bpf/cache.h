@@ -26,7 +26,8 @@ const volatile __u32 cache_bucket_mask = 0;
 const volatile __u32 cache_target_mask = 0;
 
 #define BUCKET_ENTRIES 4
-#define TAG_MASK (~0xffffULL)
+#define TAG_MASK (~0x1ffffULL)
+#define OF_ONE_TICK (1 << 16) /* above the time: sent by in that tick alone */
 #define TARGET_NUMBER_MASK 0xfffff
 #define TARGET_GENERATION_MASK 0xfff
 
@@ -115,6 +116,7 @@ struct cached {
 	struct cache_entry *entry;
 	__u64 tag_and_time;
 	__u32 target;
+	__u16 tick;
 };
 
 /* Finds a flow's entry in a bucket; see the races in datapath/src/kernel_cache/entries.rs. */
@@ -127,7 +129,7 @@ static __always_inline int find_entry(struct cached *cached, __u32 queue, __u64 
 	if (!bucket)
 		return 0;
 	if (!tag)
-		tag = 1 << 16;
+		tag = 1 << 17;
 #pragma unroll
 	for (int i = 0; i < BUCKET_ENTRIES; i++) {
 		struct cache_entry *entry = &bucket->entries[i];
@@ -191,12 +193,10 @@ static __always_inline void count_cached(__u32 number, __u32 packet_bytes)
 }
 
 /* The time of use, stored once in a tick. */
-static __always_inline void note_use(const struct cached *cached, const struct cache_line *line)
+static __always_inline void note_use(const struct cached *cached)
 {
-	__u16 tick = READ_ONCE(line->tick);
-
-	if ((__u16)cached->tag_and_time != tick)
-		WRITE_ONCE(cached->entry->time, tick);
+	if ((__u16)cached->tag_and_time != cached->tick)
+		WRITE_ONCE(cached->entry->time, cached->tick);
 }
 
 /* The line beside a queue's region; 0: nothing is sent by it. */
@@ -207,10 +207,18 @@ static __always_inline const struct cache_line *working_line(__u32 queue)
 	return line && !READ_ONCE(line->paused) ? line : 0;
 }
 
-/* True if a flow is in the cache, and with what its packets are sent by. */
-static __always_inline int find_cached(struct cached *cached, __u32 queue, __u64 hash)
+/* False for an entry whose tick is over. */
+static __always_inline int holds(const struct cached *cached)
 {
-	return find_flow(cached, queue, hash) && read_target(cached);
+	return !(cached->tag_and_time & OF_ONE_TICK) || (__u16)cached->tag_and_time == cached->tick;
+}
+
+/* True if a flow is in the cache, and with what its packets are sent by. */
+static __always_inline int find_cached(struct cached *cached, const struct cache_line *line, __u32 queue, __u64 hash)
+{
+	/* First: what is stored by it may meet an entry that was written since. */
+	cached->tick = READ_ONCE(line->tick);
+	return find_flow(cached, queue, hash) && holds(cached) && read_target(cached);
 }
 
 #endif

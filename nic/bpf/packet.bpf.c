@@ -183,7 +183,7 @@ static __always_inline int note_cached(struct __sk_buff *skb)
 		return 0;
 	if (!read_plain_skb(&plain, skb))
 		return 0;
-	if (!find_cached(&cached, queue, plain.hash) || !fits(skb, &plain, &cached.outer))
+	if (!find_cached(&cached, line, queue, plain.hash) || !fits(skb, &plain, &cached.outer))
 		return 0;
 	noted->outer = cached.outer;
 	noted->frame_bytes = skb->len;
@@ -194,7 +194,7 @@ static __always_inline int note_cached(struct __sk_buff *skb)
 	noted->device = egress_device(skb, &cached.outer);
 	if (!noted->device)
 		return 0;
-	note_use(&cached, line);
+	note_use(&cached);
 	return 1;
 }
 

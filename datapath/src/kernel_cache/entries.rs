@@ -4,8 +4,9 @@
 //!  region   | bucket | bucket | ...              bucket: 4 entries, one cache line;
 //!                                                each flow may be in one of two
 //!
-//!  word 0   63 .................. 16 15 ...... 0
-//!           tag; zero: free          time of use
+//!  word 0   63 ................. 17   16   15 ...... 0
+//!           tag; zero: free       of this  time of use
+//!                                 tick
 //!  word 1   63 ...... 52 51 ..... 32 31 ...... 0
 //!           generation   target      low half of the flow hash
 //! ```
@@ -31,7 +32,9 @@
 //! the kernel copies it into entries that it sends by. Sweeping, the worker sees which
 //! entries were used since it came by the last time, and writes their connections'
 //! own entries: so these live at least as long as without a cache, and at most a tick
-//! and a sweep longer. A service with an idle timeout shorter than
+//! and a sweep longer. An entry whose connection is not confirmed yet is good for the tick
+//! of its time alone ([`Validity::ThisTick`]): that is how long data changes nothing in the
+//! connection's own one. The kernel leaves that time as it is. A service with an idle timeout shorter than
 //! [`super::limits::IDLE_TIMEOUT_MS_MIN`] is not cached: an entry here could outlive its
 //! connection's, and send by what that one said.
 
@@ -64,8 +67,9 @@ const DISPLACE_TICKS: u16 = 50;
 /// An entry that was not used for as long goes.
 const IDLE_TICKS_MAX: u16 = (IDLE_MS_MAX / TICK_MS) as u16;
 
-/// One in this number of data packets is entered, if its connection is steady: a flow with
-/// its first or second, and few of those that send a datagram and no more.
+/// One in this number of data packets is entered, if data changes nothing in its connection's
+/// entry: a flow with its first or second, and few of those that send a datagram and no more.
+/// TCP's are entered with their SYN before.
 const ENTER_INTERVAL: u32 = 2;
 
 /// The same where a batch has entered [`ENTER_MAX`], or little of the region is free: busy
@@ -85,6 +89,36 @@ pub fn buckets_for(flows: u64) -> u32 {
 
 /// The key of the hash, chosen at each start.
 pub type CacheKey = [u64; 2];
+
+/// How long the kernel may send by an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Validity {
+    /// As long as it is used.
+    WhileUsed,
+    /// In the tick in which it is written.
+    ThisTick,
+}
+
+impl Validity {
+    /// In word 0.
+    const THIS_TICK: u64 = 1 << 16;
+
+    fn of_word(word_0: u64) -> Validity {
+        if word_0 & Validity::THIS_TICK == 0 { Validity::WhileUsed } else { Validity::ThisTick }
+    }
+
+    fn bits(self) -> u64 {
+        match self {
+            Validity::WhileUsed => 0,
+            Validity::ThisTick => Validity::THIS_TICK,
+        }
+    }
+
+    /// False: the kernel sends nothing by an entry with that time of use any more.
+    fn holds(self, used: u16, tick: u16) -> bool {
+        self == Validity::WhileUsed || used == tick
+    }
+}
 
 type Bucket = [AtomicU64; LINE_WORDS];
 
@@ -130,7 +164,8 @@ pub fn idle_ms(region: &CacheRegion<'_>, key: &FlowKey) -> Option<u64> {
         entries.find(|[word_0, _]| word_0 & TupleHash::TAG_MASK == tuple.tag())
     })?;
     let tick = region.line[line::TICK].load(Ordering::Relaxed) as u16;
-    let is_valid = target_of(word_1).is_some_and(|target| region.targets.is_valid(target));
+    let is_valid = Validity::of_word(word_0).holds(word_0 as u16, tick)
+        && target_of(word_1).is_some_and(|target| region.targets.is_valid(target));
     is_valid.then(|| u64::from(tick.wrapping_sub(word_0 as u16)) * TICK_MS)
 }
 
@@ -219,10 +254,22 @@ impl<'m> EntryWriter<'m> {
         since >= interval
     }
 
-    /// Enters a steady flow, whose hash that is, or gives it another target. Buckets
-    /// whose entries are all in use stay as they are: no flow displaces another that
-    /// goes on.
-    pub fn enter(&self, key: &FlowKey, hash: u64, service: ServiceId, target: TargetRef) {
+    /// True where flows may be entered that are not confirmed yet. In a flood they never
+    /// are: so half of the region is left to others.
+    pub(crate) fn takes_unconfirmed(&self) -> bool {
+        self.budget.get() != 0 && self.held.get() < self.owners.len() / 2
+    }
+
+    /// Enters a flow, whose hash that is, or gives it another target. Buckets whose
+    /// entries are all in use stay as they are: no flow displaces another that goes on.
+    pub fn enter(
+        &self,
+        key: &FlowKey,
+        hash: u64,
+        service: ServiceId,
+        target: TargetRef,
+        validity: Validity,
+    ) {
         if !self.targets.is_valid(target) {
             // The kernel cannot send there from this device, or no longer.
             return;
@@ -230,9 +277,11 @@ impl<'m> EntryWriter<'m> {
         let tuple = TupleHash::of(&self.hasher, key);
         let decision = decision(hash, target);
         if let Some(place) = self.find(tuple) {
-            if place.decision() != decision {
-                self.counters.retargeted.add(1);
-                self.write(&place, place.tag_and_time().0, decision, hash, service);
+            let is_other = place.decision() != decision;
+            if is_other || place.validity() != validity || !self.holds(&place) {
+                self.counters.retargeted.add(is_other.into());
+                let tag = place.tag_and_time().0;
+                self.write(&place, tag | validity.bits(), decision, hash, service);
             }
             return;
         }
@@ -243,7 +292,7 @@ impl<'m> EntryWriter<'m> {
         self.counters.entered.add(1);
         self.counters.displaced.add(displaces.into());
         self.held.update(|held| held + usize::from(!displaces));
-        self.write(&place, tag, decision, hash, service);
+        self.write(&place, tag | validity.bits(), decision, hash, service);
     }
 
     /// Takes a flow's entry out: its connection ends, or another begins in its place.
@@ -288,7 +337,8 @@ impl<'m> EntryWriter<'m> {
         let owner = place.owner.get();
         let is_gone = owner.used != used && !refresh(owner.hash, owner.service);
         place.owner.set(Owner { used, ..owner });
-        if is_gone || self.idle_ticks(used) > IDLE_TICKS_MAX || !self.is_valid(place) {
+        let is_over = self.idle_ticks(used) > IDLE_TICKS_MAX || !self.holds(place);
+        if is_gone || is_over || !self.is_valid(place) {
             self.clear(place);
             self.counters.expired.add(1);
         }
@@ -297,6 +347,11 @@ impl<'m> EntryWriter<'m> {
     /// True if the kernel would send by this entry's target.
     fn is_valid(&self, place: &Place<'_>) -> bool {
         target_of(place.decision()).is_some_and(|target| self.targets.is_valid(target))
+    }
+
+    /// False: its tick is over.
+    fn holds(&self, place: &Place<'_>) -> bool {
+        place.validity().holds(place.tag_and_time().1, self.tick)
     }
 
     fn idle_ticks(&self, used: u16) -> u16 {
@@ -325,7 +380,10 @@ impl<'m> EntryWriter<'m> {
         if let Some(free) = free(tuple).next() {
             return Some((free, tuple.tag(), false));
         }
-        let idle = |place: &Place<'_>| self.idle_ticks(place.tag_and_time().1);
+        let idle = |place: &Place<'_>| match self.holds(place) {
+            true => self.idle_ticks(place.tag_and_time().1),
+            false => u16::MAX,
+        };
         let taken = [first, second].into_iter().flat_map(|tuple| {
             let taken = self.places(tuple).filter(|place| !is_free(place) && is_ready(place));
             taken.map(move |place| (place, tuple.tag(), true))
@@ -345,6 +403,7 @@ impl<'m> EntryWriter<'m> {
         Place { words: &words[entry], owner: &self.owners[bucket * BUCKET_ENTRIES + entry] }
     }
 
+    /// The tag with the validity.
     fn write(&self, place: &Place<'_>, tag: u64, decision: u64, hash: u64, service: ServiceId) {
         place.store(&stores_to_write(tag | u64::from(self.tick), decision));
         let (written, used) = (self.tick, self.tick);
@@ -368,6 +427,10 @@ impl Place<'_> {
     fn tag_and_time(&self) -> (u64, u16) {
         let word = self.words[0].load(Ordering::Relaxed);
         (word & TupleHash::TAG_MASK, word as u16)
+    }
+
+    fn validity(&self) -> Validity {
+        Validity::of_word(self.words[0].load(Ordering::Relaxed))
     }
 
     fn decision(&self) -> u64 {

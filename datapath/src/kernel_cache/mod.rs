@@ -13,7 +13,8 @@
 //! Guarantees, each held by whom it names:
 //!
 //! - An entry is a copy of what [`crate::forward`] decides about data of its flow, so an
-//!   empty cache is always right (the worker, which enters steady connections only).
+//!   empty cache is always right (the worker, which enters connections while data changes
+//!   nothing in their own entries).
 //! - Each device's filter has regions and targets of its own; a target has the same number
 //!   and generation in all, and its headers where the filter can send by its next hop's
 //!   device ([`by_device`], [`targets`]).
@@ -31,12 +32,14 @@
 pub mod by_device;
 pub mod entries;
 pub mod limits;
+mod note;
 mod target_fields;
 pub mod targets;
 mod tuple;
 
 pub use by_device::EntryWriters;
-pub use entries::{CacheKey, CacheRegion, EntryWriter, Pause, idle_ms, pause};
+pub use entries::{CacheKey, CacheRegion, EntryWriter, Pause, Validity, idle_ms, pause};
+pub(crate) use note::ChosenPacket;
 pub use target_fields::TARGET_WORDS;
 pub use targets::{KernelTargets, TargetMemory, TargetRef, TargetWriter, Targets};
 

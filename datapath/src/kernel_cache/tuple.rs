@@ -14,8 +14,8 @@ type Tuple = ArrayVec<u8, 37>;
 /// Where an entry is, and what it is recognised by.
 ///
 /// ```text
-///  63 ................... 16 15 ... 0
-///  tag                       time of use, in the entry
+///  63 ................... 17 16 ... 0
+///  tag                       of the entry: its validity, and the time of use
 ///            bucket, from bit 0 upwards
 /// ```
 ///
@@ -25,7 +25,7 @@ type Tuple = ArrayVec<u8, 37>;
 pub(super) struct TupleHash(u64);
 
 impl TupleHash {
-    pub(super) const TAG_MASK: u64 = !0xffff;
+    pub(super) const TAG_MASK: u64 = !0x1_ffff;
 
     pub(super) fn of(hasher: &SipHasher13, key: &FlowKey) -> TupleHash {
         TupleHash(hasher.hash(&tuple(key)))
@@ -34,7 +34,7 @@ impl TupleHash {
     /// Never zero, which marks a free place.
     pub(super) fn tag(self) -> u64 {
         match self.0 & TupleHash::TAG_MASK {
-            0 => 1 << 16,
+            0 => 1 << 17,
             tag => tag,
         }
     }

@@ -11,6 +11,7 @@ use crate::common::{
 };
 use datapath::kernel_cache::limits::SWEEP_MS;
 use datapath::kernel_cache::{CacheRegion, TargetMemory, TargetWriter, Targets};
+use datapath::table::EntryClass;
 use datapath::trace::PACKET_BYTES;
 use datapath::verdict::DeviceIndex;
 use datapath::{DropReason, NextHop, Verdict, View};
@@ -265,6 +266,36 @@ fn a_busy_flow_is_sent_by_the_kernel_until_it_ends() {
             assert!(!pair.forward(&data).by_kernel, "its entry is gone");
         }
         pair.establish(&udp(client(0), 1000), &udp(client(0), 1000));
+        pair.check();
+    }
+}
+
+/// A whole tick is in between, so each packet that could confirm a connection does.
+#[test]
+fn a_connection_is_the_kernels_in_its_first_tick_and_once_it_is_confirmed() {
+    let test = "a_connection_is_the_kernels_in_its_first_tick_and_once_it_is_confirmed";
+    for mut pair in pairs_or_skip(test, message(3)) {
+        let (syn, data) = (tcp(client(0), 1000, Tcp::Syn), tcp(client(0), 1000, Tcp::Ack));
+        let class = |pair: &Pair| pair.cached.tables[0].entries().next().unwrap().class;
+        assert_eq!(pair.now_ms % 100, 0, "a tick begins");
+        assert!(!pair.forward(&syn).by_kernel);
+        assert!(pair.forward(&data).by_kernel);
+        assert!(!pair.forward(&syn).by_kernel, "sent again");
+        pair.wait(99);
+        assert!(pair.forward(&data).by_kernel);
+        assert_eq!(class(&pair), EntryClass::Unconfirmed);
+        pair.wait(1);
+        assert!(!pair.forward(&data).by_kernel);
+        assert_eq!(class(&pair), EntryClass::Established);
+        pair.forward(&data);
+        assert!(pair.forward(&data).by_kernel);
+        // All of one that ends as quickly, but for its first and last packets.
+        for kind in [Tcp::Syn, Tcp::Fin] {
+            assert!(!pair.forward(&tcp(client(0), 1001, kind)).by_kernel);
+            assert!(pair.forward(&tcp(client(0), 1001, Tcp::Ack)).by_kernel);
+        }
+        // What may be a flood of single datagrams.
+        assert!(!(0..10).any(|_| pair.forward(&udp(client(0), 1002)).by_kernel));
         pair.check();
     }
 }

@@ -24,8 +24,8 @@ fn interleavings(stores: usize) -> impl Iterator<Item = [usize; 3]> {
         .flat_map(move |a| (a..=stores).flat_map(move |b| (b..=stores).map(move |c| [a, b, c])))
 }
 
-const A: [u64; 2] = [0xa << 16 | 7, 0xaaaa];
-const B: [u64; 2] = [0xb << 16 | 9, 0xbbbb];
+const A: [u64; 2] = [0xa << 17 | 7, 0xaaaa];
+const B: [u64; 2] = [0xb << 17 | 9, 0xbbbb];
 
 fn tag(entry: [u64; 2]) -> u64 {
     entry[0] & TupleHash::TAG_MASK
@@ -81,6 +81,7 @@ struct Region {
     words: &'static [AtomicU64],
     counters: &'static CacheCounters,
     target_words: &'static [AtomicU64],
+    memory: CacheRegion<'static>,
 }
 
 fn words(count: usize) -> &'static [AtomicU64] {
@@ -94,13 +95,14 @@ fn region(buckets: usize) -> Region {
     let target_words = words(16 * TARGET_WORDS);
     target_words[NUMBER * TARGET_WORDS].store(1, Ordering::Relaxed);
     let counters = Box::leak(Box::default());
-    let region = CacheRegion {
+    let memory = CacheRegion {
         entries,
         line: &lines.as_chunks().0[0],
         targets: Targets::new(target_words),
         key: [1, 2],
     };
-    Region { writer: EntryWriter::new(region, counters), words: entries, counters, target_words }
+    let writer = EntryWriter::new(memory, counters);
+    Region { writer, words: entries, counters, target_words, memory }
 }
 
 fn key(port: u16) -> FlowKey {
@@ -124,11 +126,25 @@ impl Region {
     }
 
     fn enter(&self, port: u16) {
-        self.writer.enter(&key(port), 1000 + u64::from(port), ServiceId(5), target());
+        self.enter_for(port, Validity::WhileUsed);
+    }
+
+    fn enter_for(&self, port: u16, validity: Validity) {
+        let hash = 1000 + u64::from(port);
+        self.writer.enter(&key(port), hash, ServiceId(5), target(), validity);
+    }
+
+    /// The kernel would send by its entry.
+    fn has(&self, port: u16) -> bool {
+        idle_ms(&self.memory, &key(port)).is_some()
     }
 
     fn entries(&self) -> usize {
-        self.words.iter().step_by(2).filter(|word| word.load(Ordering::Relaxed) >> 16 != 0).count()
+        self.words
+            .iter()
+            .step_by(2)
+            .filter(|word| word.load(Ordering::Relaxed) & TupleHash::TAG_MASK != 0)
+            .count()
     }
 
     /// As the kernel does: the time of use alone.
@@ -144,11 +160,17 @@ impl Region {
 fn an_entry_is_laid_out_as_the_kernel_reads_it() {
     let mut region = region(1);
     region.at(4_700);
-    region.writer.enter(&key(1), 0x1234_5678_9abc_def0, ServiceId(5), target());
+    region.writer.enter(
+        &key(1),
+        0x1234_5678_9abc_def0,
+        ServiceId(5),
+        target(),
+        Validity::WhileUsed,
+    );
     let words: Vec<u64> = region.words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
     let hash =
         SipHasher13::new_with_keys(1, 2).hash(&[10, 0, 0, 1, 203, 0, 113, 10, 0, 1, 1, 187, 6]);
-    assert_eq!(words[0], hash & !0xffff | 47);
+    assert_eq!(words[0], hash & !0x1_ffff | 47);
     assert_eq!(words[1], 0x0010_0003_9abc_def0);
     assert_eq!(words[2..], [0; 6]);
 }
@@ -185,6 +207,52 @@ fn only_an_entry_that_is_not_used_gives_its_place() {
     assert_eq!((region.entries(), region.counters.displaced.get()), (4, 1));
     region.enter(9);
     assert_eq!(region.counters.displaced.get(), 1, "it is there");
+}
+
+#[test]
+fn what_is_not_confirmed_is_sent_in_its_tick_and_holds_no_place_for_long() {
+    let mut region = region(1);
+    region.at(10_000);
+    (0..4).for_each(|port| region.enter_for(port, Validity::ThisTick));
+    assert!((0..4).all(|port| region.has(port)));
+    region.at(10_100);
+    assert!(!(0..4).any(|port| region.has(port)));
+    region.enter(1);
+    assert!(region.has(1), "confirmed");
+    region.enter(9);
+    assert_eq!(region.counters.displaced.get(), 0, "so soon");
+    region.at(10_200);
+    assert!(region.has(1));
+    (9..13).for_each(|port| region.enter(port));
+    assert_eq!((region.counters.displaced.get(), region.counters.refused_full.get()), (3, 2));
+    assert!([1, 9, 10, 11].into_iter().all(|port| region.has(port)));
+    assert_eq!(region.counters.retargeted.get(), 0);
+}
+
+#[test]
+fn the_sweep_takes_out_what_was_not_confirmed_and_asks_no_connection() {
+    let mut region = region(1);
+    let sweep = |region: &mut Region, ms| {
+        region.writer.begin(Now(ms), |_, _| panic!("of a connection that is not confirmed"));
+        region.entries()
+    };
+    sweep(&mut region, 10_000);
+    region.enter_for(7, Validity::ThisTick);
+    assert_eq!(sweep(&mut region, 20_000), 0);
+    assert_eq!(region.counters.expired.get(), 1);
+}
+
+#[test]
+fn half_of_the_region_is_left_to_connections_that_are_confirmed() {
+    let mut region = region(1024);
+    let half = region.writer.owners.len() / 2;
+    region.at(10_000);
+    region.writer.held.set(half - 1);
+    assert!(region.writer.takes_unconfirmed());
+    (0..ENTER_MAX as u16).for_each(|port| region.enter_for(port, Validity::ThisTick));
+    assert!(!region.writer.takes_unconfirmed(), "enough of this batch");
+    region.at(10_000);
+    assert!(!region.writer.takes_unconfirmed(), "half is taken");
 }
 
 #[test]
@@ -250,7 +318,7 @@ fn of_all_flows_fewer_than_one_in_a_thousand_find_no_place() {
     let flows = places / 2;
     for number in 0..flows as u128 {
         let key = FlowKey { source: number, ..key(1) };
-        region.writer.enter(&key, number as u64, ServiceId(5), target());
+        region.writer.enter(&key, number as u64, ServiceId(5), target(), Validity::WhileUsed);
     }
     let refused = region.counters.refused_full.get();
     assert!(refused * 1000 < flows as u64, "{refused} of {flows}");
