@@ -34,9 +34,11 @@
 //! own entries: so these live at least as long as without a cache, and at most a tick
 //! and a sweep longer. An entry whose connection is not confirmed yet is good for the tick
 //! of its time alone ([`Validity::ThisTick`]): that is how long data changes nothing in the
-//! connection's own one. The kernel leaves that time as it is. A service with an idle timeout shorter than
-//! [`super::limits::IDLE_TIMEOUT_MS_MIN`] is not cached: an entry here could outlive its
-//! connection's, and send by what that one said.
+//! connection's own one. The kernel leaves that time as it is; and a time that it stores into
+//! such an entry by mistake (above) is no later, as it reads the tick before the entry.
+//!
+//! A service with an idle timeout shorter than [`super::limits::IDLE_TIMEOUT_MS_MIN`] is not
+//! cached: an entry here could outlive its connection's, and send by what that one said.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
