@@ -162,7 +162,7 @@ bench: bench-programs ## Measure what a packet costs here; as root also over vet
 
 # Figure 8 and those of MPLB build network namespaces; mplb-timestamps builds labs and takes half an hour.
 FIGURES ?= 11 12 tracking 7 9 table-build scale swap mplb-table-1 \
-  $(if $(filter 0,$(shell id -u)),8 mplb-7 mplb-8 mplb-9 mplb-10 mplb-timestamps)
+  $(if $(filter 0,$(shell id -u)),8 paths mplb-7 mplb-8 mplb-9 mplb-10 mplb-timestamps)
 
 .PHONY: figures
 figures: bench-programs $(if $(filter mplb-timestamps,$(FIGURES)),build) ## Redo the papers' evaluations into bench/figures/results [FIGURES="11 9"]

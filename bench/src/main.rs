@@ -371,8 +371,8 @@ fn print_veth(veth: &Veth) {
             "{name:<38} {mpps:>8.2} {cpu_ns:>8.0} {p50:>8.1} {p90:>8.1} {p99:>8.1} {p999:>8.1}"
         );
     }
-    for (name, values) in &veth.driver {
-        println!("{name}, frames as a driver gives them: {values}");
+    for (name, values) in &veth.more {
+        println!("{name}: {values}");
     }
     println!(
         "veth_ratio_to_reflector: {:.3} by rate, {:.3} by processor time; goal 0.95",

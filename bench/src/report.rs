@@ -72,7 +72,7 @@ pub fn report(
         report["veth_ratio_to_reflector"] = json!(veth.ratio);
         report["veth_mpps"] = veth.reported(|subject| subject.mpps).into();
         report["veth_cpu_ns"] = veth.reported(|subject| subject.machine_cpu_ns).into();
-        veth.driver.iter().for_each(|(name, value)| report[name] = value.clone());
+        veth.more.iter().for_each(|(name, value)| report[name] = value.clone());
     }
     report
 }

@@ -4,6 +4,8 @@
 //! `guideway-figures`, the forwarder and the reflector are programs of their
 //! own, built before; namespaces need root.
 
+use std::ffi::OsStr;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -18,9 +20,9 @@ pub struct Veth {
     pub cpu_ratio: f64,
     /// The forwarder past the kernel, the reflector, the forwarder through it.
     pub subjects: Vec<Subject>,
-    /// Nanoseconds per frame of the kernel's path, and rates in a flood, on frames as a driver
-    /// gives them: as the report has them.
-    pub driver: serde_json::Map<String, Value>,
+    /// As the report has it: nanoseconds per frame of the kernel's path and rates in a flood,
+    /// on frames as a driver gives them; uploads and connections.
+    pub more: serde_json::Map<String, Value>,
 }
 
 /// One of them.
@@ -66,39 +68,55 @@ pub fn measure(rounds: u32) -> Result<Veth, String> {
         return Err("needs root, for network namespaces".to_owned());
     }
     let here = std::env::current_exe().map_err(|error| format!("this program's file: {error}"))?;
-    let figures = here.with_file_name("guideway-figures");
-    let forwarder = here.with_file_name("guideway-forwarder");
+    let program = |name| here.with_file_name(name);
+    let (figures, forwarder) = (program("guideway-figures"), program("guideway-forwarder"));
+    let agent = program("guideway-agent");
     let example = |name| here.with_file_name("examples").join(name);
     let (reflector, live_sender) = (example("reflector"), example("live_sender"));
     let missing = |program: &&PathBuf| !program.is_file();
-    let programs = [&figures, &forwarder, &reflector, &live_sender];
+    let programs = [&figures, &forwarder, &agent, &reflector, &live_sender];
     if let Some(program) = programs.into_iter().find(missing) {
         return Err(format!("{} was not built; `make bench` does", program.display()));
     }
-    let json = tempfile::NamedTempFile::new().map_err(|error| format!("a file: {error}"))?;
-    let status = Command::new(&figures)
-        .args(["8", "--workers", "1", "--rounds", &rounds.to_string()])
-        .args(options("--forwarder", &forwarder))
-        .args(options("--reflector", &reflector))
-        .args(options("--live-sender", &live_sender))
+    let rounds = rounds.to_string();
+    let by_workers = ["8", "--workers", "1", "--rounds", &rounds];
+    let of_figure_8 = [
+        options("--forwarder", &forwarder),
+        options("--reflector", &reflector),
+        options("--live-sender", &live_sender),
+    ];
+    let figure_8 = figure(&figures, &by_workers, &of_figure_8)?;
+    let of_paths = [options("--forwarder", &forwarder), options("--agent", &agent)];
+    let paths = figure(&figures, &["paths", "--rounds", &rounds], &of_paths)?;
+    read(&figure_8, &paths)
+        .ok_or_else(|| format!("figures told something else: {figure_8} {paths}"))
+}
+
+/// What a figure wrote.
+fn figure(figures: &Path, first: &[&str], programs: &[[&OsStr; 2]]) -> Result<Value, String> {
+    let failed = |error: &dyn Display| format!("figure {}: {error}", first[0]);
+    let json = tempfile::NamedTempFile::new().map_err(|error| failed(&error))?;
+    let status = Command::new(figures)
+        .args(first)
+        .args(programs.as_flattened())
         .args(options("--json", json.path()))
         .stdout(Stdio::null())
         .status()
-        .map_err(|error| format!("{}: {error}", figures.display()))?;
+        .map_err(|error| failed(&error))?;
     if !status.success() {
-        return Err(format!("figure 8 failed: {status}"));
+        return Err(failed(&status));
     }
-    let text =
-        std::fs::read_to_string(json.path()).map_err(|error| format!("figure 8: {error}"))?;
-    let report = serde_json::from_str(&text).map_err(|error| format!("figure 8: {error}"))?;
-    read(&report).ok_or_else(|| format!("figure 8 told something else: {text}"))
+    let text = std::fs::read_to_string(json.path()).map_err(|error| failed(&error))?;
+    serde_json::from_str(&text).map_err(|error| failed(&error))
 }
 
-fn options<'a>(name: &'a str, file: &'a Path) -> [&'a std::ffi::OsStr; 2] {
+fn options<'a>(name: &'a str, file: &'a Path) -> [&'a OsStr; 2] {
     [name.as_ref(), file.as_ref()]
 }
 
-fn read(report: &Value) -> Option<Veth> {
+fn read(report: &Value, paths: &Value) -> Option<Veth> {
+    let mut more = report["driver"].as_object()?.clone();
+    more.extend(paths.as_object()?.clone());
     let workers = &report["by_workers"][0];
     let subject = |told: &Value| {
         let mut latency_us = [0.0; 4];
@@ -114,7 +132,7 @@ fn read(report: &Value) -> Option<Veth> {
         ratio: report["veth_ratio_to_reflector"].as_f64()?,
         cpu_ratio: workers["cpu_ratio_to_reflector"].as_f64()?,
         subjects: workers["subjects"].as_array()?.iter().map(subject).collect::<Option<_>>()?,
-        driver: report["driver"].as_object()?.clone(),
+        more,
     })
 }
 
@@ -131,12 +149,13 @@ mod tests {
         let driver = json!({"kernel_path_ns": {"flows_64": 300.0}});
         let report =
             json!({"veth_ratio_to_reflector": 0.97, "by_workers": [workers], "driver": driver});
-        let veth = read(&report).unwrap();
+        let veth = read(&report, &json!({"upload_gbps": {"nft": 15.0}})).unwrap();
         assert_eq!((veth.ratio, veth.cpu_ratio), (0.97, 0.9));
         assert_eq!(veth.subjects[0].latency_us, [1.0, 2.0, 3.0, 4.0]);
         assert_eq!(Value::from(veth.reported(|of| of.mpps)), json!({"af_xdp": 1.5}));
         assert_eq!(veth.reported(|of| of.machine_cpu_ns)["af_xdp"], 900.0);
-        assert_eq!(veth.driver["kernel_path_ns"]["flows_64"], 300.0);
-        assert!(read(&json!({})).is_none());
+        assert_eq!(veth.more["kernel_path_ns"]["flows_64"], 300.0);
+        assert_eq!(veth.more["upload_gbps"]["nft"], 15.0);
+        assert!(read(&json!({}), &json!({})).is_none());
     }
 }

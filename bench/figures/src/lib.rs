@@ -18,6 +18,7 @@ pub mod hashing;
 pub mod machine;
 pub mod mplb;
 pub mod names;
+pub mod paths;
 pub use guideway_bench::random;
 pub mod report;
 pub mod scale;

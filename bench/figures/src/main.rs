@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use guideway_figures::report::Report;
 use guideway_figures::{
-    figure_7, figure_8, figure_9, figure_11, figure_12, mplb, scale, swap, table_build, tracking,
-    veth,
+    figure_7, figure_8, figure_9, figure_11, figure_12, mplb, paths, scale, swap, table_build,
+    tracking, veth,
 };
 use plan::select::maglev::is_table_size;
 
@@ -30,6 +30,9 @@ enum Command {
     /// The sending end of figures over veth, which start it themselves
     #[command(hide = true)]
     Sender(veth::sender::Options),
+    /// Both ends of the ways over veth, which start them themselves
+    #[command(hide = true)]
+    PathEnd(paths::EndOptions),
     /// The worker of MPLB's figure 7, which starts it itself
     #[command(hide = true)]
     RingWorker(mplb::ring_worker::Options),
@@ -63,6 +66,8 @@ enum Figure {
     Scale(scale::Options),
     /// Packets while the plan changes (measured)
     Swap(swap::Options),
+    /// TCP to a server, through nft, and through forwarder and agent, over veth (measured; root)
+    Paths(paths::Options),
     /// MPLB: rate by type of packet, in memory (measured)
     #[command(name = "mplb-table-1")]
     MplbTableOne(mplb::table_1::Options),
@@ -87,6 +92,7 @@ fn main() -> ExitCode {
             report(figure).and_then(|report| publish(&report, cli.out.as_deref()))
         }
         Command::Sender(options) => veth::sender::run(options).map(|answer| println!("{answer}")),
+        Command::PathEnd(options) => paths::run_end(options),
         Command::RingWorker(options) => mplb::ring_worker::run(options),
         Command::ScaleOne(one) => scale::one::run(one).map(|measured| {
             println!("{}", serde_json::to_string(&measured).expect("numbers are JSON"));
@@ -109,6 +115,7 @@ fn report(figure: &Figure) -> Result<Report, String> {
         }
         Figure::Eight(options) => figure_8::run(options),
         Figure::Nine(options) => figure_9::run(options),
+        Figure::Paths(options) => paths::run(options),
         Figure::Eleven(options) => {
             check_sizes(&options.sizes, options.backends)?;
             Ok(figure_11::run(options))

@@ -110,14 +110,16 @@ fn mplb_table_1_has_every_type_selected_by_what_it_carries() {
     }
 }
 
-/// Runs a figure of the MPLB paper over veth, small, where that can be done.
-fn runs_small(test: &str, arguments: &[&str], lines: &[&str]) {
+/// Runs a figure over veth, small, where that can be done, with these programs.
+fn runs_small(test: &str, arguments: &[&str], programs: &[&str], lines: &[&str]) {
     let figures = std::path::Path::new(env!("CARGO_BIN_EXE_guideway-figures"));
-    let forwarder = figures.with_file_name("guideway-forwarder");
-    let missing = match (rustix::process::geteuid().is_root(), forwarder.is_file()) {
-        (false, _) => "root for network namespaces",
-        (true, false) => "guideway-forwarder, built beside guideway-figures",
-        (true, true) => "",
+    let file = |program: &str| figures.with_file_name(format!("guideway-{program}"));
+    let missing = match (rustix::process::geteuid().is_root(), programs) {
+        (false, _) => "root for network namespaces".to_owned(),
+        (true, programs) => {
+            let missing = programs.iter().find(|program| !file(program).is_file());
+            missing.map(|program| format!("guideway-{program}, built beside")).unwrap_or_default()
+        }
     };
     if !missing.is_empty() {
         let line = format!("SKIPPED {test}: needs {missing}\n");
@@ -125,9 +127,9 @@ fn runs_small(test: &str, arguments: &[&str], lines: &[&str]) {
         return;
     }
     let mut command = std::process::Command::new(figures);
-    command.args(arguments).args(["--rounds", "1", "--seconds", "0.05", "--connections", "100"]);
-    if arguments[0] != "mplb-7" {
-        command.arg("--forwarder").arg(&forwarder);
+    command.args(arguments).args(["--rounds", "1", "--seconds", "0.05"]);
+    for program in programs {
+        command.arg(format!("--{program}")).arg(file(program));
     }
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -141,21 +143,31 @@ fn runs_small(test: &str, arguments: &[&str], lines: &[&str]) {
 
 #[test]
 fn mplb_7_forwards_with_each_ring() {
-    runs_small("mplb_7", &["mplb-7", "--rings", "64,256"], &["64 ", "256 "]);
+    let arguments = ["mplb-7", "--connections", "100", "--rings", "64,256"];
+    runs_small("mplb_7", &arguments, &[], &["64 ", "256 "]);
 }
 
 #[test]
 fn mplb_8_times_packets_at_each_load() {
-    runs_small("mplb_8", &["mplb-8", "--loads", "10,50"], &["10 % ", "50 % ", "as many as go "]);
+    let arguments = ["mplb-8", "--connections", "100", "--loads", "10,50"];
+    runs_small("mplb_8", &arguments, &["forwarder"], &["10 % ", "50 % ", "as many as go "]);
 }
 
 #[test]
 fn mplb_9_adds_load_balancers_within_their_bounds() {
-    let arguments = ["mplb-9", "--load-balancers", "2", "--quota", "20", "--rate", "20000"];
-    runs_small("mplb_9", &arguments, &["1 ", "2 "]);
+    let few = ["--load-balancers", "2", "--quota", "20", "--rate", "20000"];
+    let arguments = [&["mplb-9", "--connections", "100"][..], &few].concat();
+    runs_small("mplb_9", &arguments, &["forwarder"], &["1 ", "2 "]);
 }
 
 #[test]
 fn mplb_10_forwards_each_size() {
-    runs_small("mplb_10", &["mplb-10", "--sizes", "86,1400"], &["86 ", "1400 "]);
+    let arguments = ["mplb-10", "--connections", "100", "--sizes", "86,1400"];
+    runs_small("mplb_10", &arguments, &["forwarder"], &["86 ", "1400 "]);
+}
+
+#[test]
+fn paths_carry_an_upload_and_connections_each_way() {
+    let lines = ["direct ", "nft ", "guideway "];
+    runs_small("paths", &["paths"], &["forwarder", "agent"], &lines);
 }

@@ -57,7 +57,7 @@ impl Row {
             By::Reflector => veth::xdp_reflector(&options.reflector, net),
             By::Cache => {
                 let plan = Service::Cached.plan("DRIVER_AF_XDP", 0);
-                veth::forwarder(&options.forwarder, net, &plan)
+                veth::forwarder(&options.forwarder, &net.tested, &plan)
             }
         }
     }

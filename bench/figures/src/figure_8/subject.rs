@@ -62,7 +62,7 @@ impl Subject {
     /// Starts it with a worker for each of the cable's queues.
     pub fn start(self, options: &Options, net: &Net, workers: u16) -> Result<Running, String> {
         let by = |service: Service, driver, queues| {
-            veth::forwarder(&options.forwarder, net, &service.plan(driver, queues))
+            veth::forwarder(&options.forwarder, &net.tested, &service.plan(driver, queues))
         };
         let reflector = &options.reflector;
         match self {

@@ -29,7 +29,7 @@ impl Forwarder {
     fn start(&self, name: &str, load: &Load) -> Result<Place, String> {
         let net = Net::new(name, 1)?;
         let plan = Service::Multipath.plan("DRIVER_AF_XDP", 0);
-        let running = veth::forwarder(&self.program, &net, &plan)?;
+        let running = veth::forwarder(&self.program, &net.tested, &plan)?;
         Place::new(running, net, load)
     }
 }

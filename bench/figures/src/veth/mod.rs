@@ -20,10 +20,12 @@ use serde_json::Value;
 
 pub use live::LiveSender;
 use net::RETURNS;
-pub use net::{INTERFACE, Net, VIPS};
+pub use net::{INTERFACE, Namespaces, Net, VIPS, mac_of, run as command};
 pub use quota::Quota;
 pub use rounds::Rounds;
-pub use running::{Running, Service, forwarder, program, reflector, sender_program, xdp_reflector};
+pub use running::{
+    Running, Service, agent, forwarder, program, reflector, sender_program, xdp_reflector,
+};
 pub use sender::Packets;
 
 /// What a sender sends.

@@ -32,18 +32,18 @@ impl Drop for Running {
     }
 }
 
-/// Starts the forwarder by that plan.
+/// Starts the forwarder in a namespace, by that plan.
 ///
 /// # Errors
 /// If it does not start.
-pub fn forwarder(program: &Path, net: &Net, plan: &Value) -> Result<Running, String> {
+pub fn forwarder(program: &Path, namespace: &str, plan: &Value) -> Result<Running, String> {
     let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     let (run, state) = (folder.path().join("run"), folder.path().join("state"));
     // It starts from the last plan on disk, without a controller.
     fs::create_dir(&state).map_err(|error| format!("{}: {error}", state.display()))?;
     fs::write(state.join("plan.json"), plan.to_string())
         .map_err(|error| format!("{}: {error}", state.display()))?;
-    let mut command = inside(&net.tested, program);
+    let mut command = inside(namespace, program);
     // Not pinned, as the reflector is not.
     command.args(["run", "--no-pin", "--run-dir"]).arg(&run).arg("--state-dir").arg(&state);
     command.env("RUST_LOG", "error");
@@ -51,6 +51,21 @@ pub fn forwarder(program: &Path, net: &Net, plan: &Value) -> Result<Running, Str
     let mut running = Running { child, _stdin: None, _folder: Some(folder) };
     running.wait_for(&run.join("forwarder.sock"))?;
     Ok(running)
+}
+
+/// Starts a server's agent in a namespace, by that config.
+///
+/// # Errors
+/// If it does not start.
+pub fn agent(program: &Path, namespace: &str, config: &Value) -> Result<Running, String> {
+    let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
+    let file = folder.path().join("agent.yaml");
+    // JSON is YAML, too.
+    fs::write(&file, config.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut command = inside(namespace, program);
+    command.arg("--config").arg(&file).env("RUST_LOG", "error");
+    let child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+    Ok(Running { child, _stdin: None, _folder: Some(folder) })
 }
 
 impl Running {
