@@ -272,19 +272,10 @@ impl<'m> Datapath<'m> {
         // Apart, so that without a cache no packet tests for one.
         match &self.kernel_cache {
             _ if !kinds.has(Tracking::Tracked) => {}
-            None => self.choose_tracked(view, frames, packets, |_, _, _, _, _| {}),
-            Some(cache) => {
-                self.choose_tracked(
-                    view,
-                    frames,
-                    packets,
-                    |frame, packet, matched, chosen, why| {
-                        let PacketState { ref meta, hash, .. } = *packet;
-                        let packet = ChosenPacket { view, matched, frame, meta, hash, chosen, why };
-                        self.note_in_kernel_cache(cache, &packet);
-                    },
-                );
-            }
+            None => self.choose_tracked(view, frames, packets, |_| {}),
+            Some(cache) => self.choose_tracked(view, frames, packets, |packet| {
+                self.note_in_kernel_cache(cache, packet);
+            }),
         }
         self.send_all(view, begin, frames, packets, outbox, &mut verdicts[run]);
     }
@@ -409,7 +400,7 @@ impl<'m> Datapath<'m> {
         view: &'v View,
         frames: &[Frame<'_>],
         packets: &mut [PacketState<'v>],
-        note: impl Fn(&Frame<'_>, &PacketState<'v>, &'v Matched, ChosenMember, Why),
+        note: impl Fn(&ChosenPacket<'_, '_>),
     ) {
         let counters = self.counters_of(view);
         let (mut served, mut misses) = (0, 0);
@@ -442,7 +433,7 @@ impl<'m> Datapath<'m> {
                     (chosen, decision.why)
                 }
             };
-            note(frame, packet, matched, chosen, why);
+            note(&ChosenPacket { view, matched, frame, meta, hash, chosen, why });
             packet.choose(view, counters, matched, chosen);
         }
         let connections = &self.counters.connections;

@@ -134,7 +134,8 @@ pub enum Signal {
 
 impl Signal {
     /// The flags that are not [`Signal::Data`], and some that may be.
-    const FLAGS: tcp::Flags = tcp::Flags(tcp::Flags::SYN.0 | tcp::Flags::FIN.0 | tcp::Flags::RST.0);
+    pub(crate) const FLAGS: tcp::Flags =
+        tcp::Flags(tcp::Flags::SYN.0 | tcp::Flags::FIN.0 | tcp::Flags::RST.0);
 
     #[inline(always)]
     pub(crate) fn of_tcp(flags: tcp::Flags) -> Signal {

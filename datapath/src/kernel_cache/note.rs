@@ -5,17 +5,14 @@
 //! kernel; and from the packet on that confirms it.
 
 use plan::Matched;
-use wire::{FlowKey, Frame, PacketMeta, Protocol, tcp, tunnel};
+use wire::{FlowKey, Frame, PacketMeta, Protocol, tunnel};
 
 use super::{EntryWriter, EntryWriters, Validity};
-use crate::decide::{ChosenMember, Why};
+use crate::decide::{ChosenMember, Signal, Why};
 use crate::forward::Datapath;
 use crate::send::headers_of;
 use crate::table::{EntryClass, is_tcp};
 use crate::view::View;
-
-/// The flags of packets that the kernel never sends.
-const BORDERS: tcp::Flags = tcp::Flags(tcp::Flags::SYN.0 | tcp::Flags::FIN.0 | tcp::Flags::RST.0);
 
 /// A packet whose backend was chosen, with what was written into the connection table.
 pub(crate) struct ChosenPacket<'a, 'f> {
@@ -43,7 +40,7 @@ impl Datapath<'_> {
         caches: &EntryWriters<'_>,
         packet: &ChosenPacket<'_, '_>,
     ) {
-        if packet.meta.tcp_flags.has_any(BORDERS) {
+        if packet.meta.tcp_flags.has_any(Signal::FLAGS) {
             return self.note_border(caches, packet);
         }
         if let Some(cache) = caches.ingress()

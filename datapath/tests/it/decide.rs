@@ -74,8 +74,8 @@ impl OneEntry {
         self.table.update(&found, HASH, entry);
     }
 
-    /// What the filter answers where the entry was found; where it is looked for at home,
-    /// of an established connection, the same.
+    /// What the filter answers where the entry was found; where it is looked for at home
+    /// the same, but nothing of a connection that is not confirmed.
     fn filtered(&self, meta: &PacketMeta) -> Option<Decision> {
         let (service, is_tcp) = (self.service(), meta.protocol == Protocol::TCP);
         let home = self.table.home(HASH);
@@ -86,7 +86,9 @@ impl OneEntry {
             let found = self.table.find(HASH, service.id)?;
             Some(found.unchanged_by_data(&self.ticks, is_tcp)?.backend)
         });
-        assert!(at_home.is_none() || at_home == found);
+        let entry = self.table.find(HASH, service.id).map(|found| found.entry());
+        let is_unconfirmed = entry.is_some_and(|entry| entry.class == EntryClass::Unconfirmed);
+        assert_eq!(at_home, found.filter(|_| !is_unconfirmed));
         let decision = |chosen| Decision {
             chosen: Some(chosen),
             why: Why::Tracked,
