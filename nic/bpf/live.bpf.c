@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * For measurements: frames as a driver gives them, for a quarter of what a socket takes to
+ * For measurements: frames as a driver gives them, for a tenth of what a socket takes to
  * send one. The kernel repeats guideway_send on frames of its own (BPF_PROG_TEST_RUN, live
  * frames), which makes each that of another flow and sends it by the interface; what comes
  * back there guideway_count counts, and drops.
  *
- * Flows take turns, as many as flow_mask says and one; where flows end, further ones follow
- * after packets_each, of which the first is a SYN and the last a FIN.
+ * That many flows take turns; where there are none, each frame is a SYN of another.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -27,8 +26,7 @@ struct frame {
 #define FRAME_WORDS 15
 const volatile __u32 first_frame[FRAME_WORDS] = {};
 const volatile __u32 interface_index = 0;
-const volatile __u32 flow_mask = 0;
-const volatile __u32 packets_each = 0; /* 0: flows do not end */
+const volatile __u32 flows = 0; /* a power of two, or 0 */
 
 __u32 sent = 0;
 
@@ -44,9 +42,6 @@ _Static_assert(sizeof(struct frame) == 4 * FRAME_WORDS, "a frame is its words");
 #define PORT_BITS 14
 #define FIRST_PORT 16384
 #define FIRST_CLIENT 0x0a000000
-#define TCP_FLAGS_AT 13
-#define SYN 0x02
-#define FIN_ACK 0x11
 
 static __always_inline __u16 fold(__u32 sum)
 {
@@ -68,24 +63,17 @@ SEC("xdp")
 int guideway_send(struct xdp_md *ctx)
 {
 	struct frame *frame = (void *)(long)ctx->data;
-	__u32 number = sent++, turn = number / (flow_mask + 1), of_flow = 0;
-	/* Neighbours in time are no neighbours in memory. */
-	__u32 flow = number * 0x9e3779b1 & flow_mask;
+	__u32 number = sent++;
 
 	if ((void *)(frame + 1) > (void *)(long)ctx->data_end)
 		return XDP_ABORTED;
 #pragma unroll
 	for (int i = 0; i < FRAME_WORDS; i++)
 		((__u32 *)frame)[i] = first_frame[i];
-	if (packets_each) {
-		flow += turn / packets_each * (flow_mask + 1);
-		of_flow = turn % packets_each;
-		if (of_flow == 0)
-			((__u8 *)&frame->tcp)[TCP_FLAGS_AT] = SYN;
-		else if (of_flow == packets_each - 1)
-			((__u8 *)&frame->tcp)[TCP_FLAGS_AT] = FIN_ACK;
-	}
-	set_flow(frame, flow);
+	frame->tcp.syn = !flows;
+	frame->tcp.ack = !!flows;
+	/* Neighbours in time are no neighbours in memory. */
+	set_flow(frame, flows ? number * 0x9e3779b1 & (flows - 1) : number);
 	return bpf_redirect(interface_index, 0);
 }
 

@@ -1,11 +1,11 @@
 //! Frames as a driver gives them, made by the kernel itself: for what the receiving end does
 //! in the driver, sockets are too slow a sender.
 //!
-//! `live_sender INTERFACE MAC ADDRESS FLOWS PACKETS` sends TCP segments of 60 bytes to that
-//! address, of FLOWS flows in turns (a power of two), each of PACKETS packets (0: it does not
-//! end). It prints `ready`, sends for each line on its standard input as many frames as that
-//! says, and answers with the frames that have come back since it began, and the nanoseconds
-//! that sending took. What comes back ends here.
+//! `live_sender INTERFACE MAC ADDRESS FLOWS` sends TCP segments of 60 bytes to that address, of
+//! FLOWS flows in turns (a power of two; 0: each is a SYN of another flow). It prints `ready`,
+//! sends for each line on its standard input as many frames as that says, and answers with the
+//! frames that have come back since it began, and the nanoseconds that sending took. What
+//! comes back ends here.
 
 use std::error::Error;
 use std::io::{self, BufRead};
@@ -41,11 +41,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
-    let [interface, mac, address, flows, packets] = arguments else {
-        return Err("usage: live_sender INTERFACE MAC ADDRESS FLOWS PACKETS".into());
+    let [interface, mac, address, flows] = arguments else {
+        return Err("usage: live_sender INTERFACE MAC ADDRESS FLOWS".into());
     };
-    let mut sender =
-        LiveSender::new(interface, mac, address.parse()?, flows.parse()?, packets.parse()?)?;
+    let mut sender = LiveSender::new(interface, mac, address.parse()?, flows.parse()?)?;
     println!("ready");
     for line in io::stdin().lock().lines() {
         let taken = sender.send(line?.parse()?)?;
@@ -66,20 +65,17 @@ impl LiveSender {
         mac: &str,
         address: Ipv4Addr,
         flows: u32,
-        packets_each: u32,
     ) -> Result<LiveSender, Box<dyn Error>> {
-        if !flows.is_power_of_two() {
-            return Err(format!("{flows} flows: only a power of two").into());
+        if flows != 0 && !flows.is_power_of_two() {
+            return Err(format!("{flows} flows: only a power of two, or 0").into());
         }
         let found = nic::Interface::find(interface)?;
         let frame = frame(found.mac, mac.parse()?, address);
-        let flow_mask = flows - 1;
         let mut object = ebpf::load_with(OBJECT, |loader| {
             loader
                 .override_global("first_frame", &frame[..], true)
                 .override_global("interface_index", &found.index, true)
-                .override_global("flow_mask", &flow_mask, true)
-                .override_global("packets_each", &packets_each, true);
+                .override_global("flows", &flows, true);
         })?;
         ebpf::load_program(&mut object, SEND)?;
         ebpf::load_program(&mut object, COUNT)?;
@@ -108,7 +104,7 @@ impl LiveSender {
     }
 }
 
-/// An ACK without a source: its checksum is the sum of the rest. TCP's is left out.
+/// A segment without source and flags: its checksum is the sum of the rest. TCP's is left out.
 fn frame(from: MacAddress, to: MacAddress, address: Ipv4Addr) -> [u8; FRAME_BYTES] {
     const IP: usize = 14;
     const TCP: usize = IP + 20;
@@ -122,6 +118,6 @@ fn frame(from: MacAddress, to: MacAddress, address: Ipv4Addr) -> [u8; FRAME_BYTE
     let sum = !wire::checksum::finish(wire::checksum::sum(&frame[IP..TCP]));
     frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
     frame[TCP + 2..TCP + 4].copy_from_slice(&PORT.to_be_bytes());
-    (frame[TCP + 12], frame[TCP + 13]) = (5 << 4, 0x10);
+    frame[TCP + 12] = 5 << 4;
     frame
 }

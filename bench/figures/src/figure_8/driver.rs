@@ -5,7 +5,6 @@
 //! Sending, the cable and counting are in all of them; what is between the reflector's and
 //! another's is that one's own.
 
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,9 +20,8 @@ struct Row {
     /// In the report.
     name: &'static str,
     label: &'static str,
+    /// 0: each frame is a SYN of another.
     flows: u32,
-    /// 0: flows do not end.
-    packets_each: u32,
     by: By,
 }
 
@@ -34,22 +32,18 @@ enum By {
 }
 
 const ROWS: [Row; 6] = [
-    Row::endless("reflector", "bare reflector, xdp", 64, By::Reflector),
-    Row::endless("flows_64", "64 flows", 64, By::Cache),
-    Row::endless("flows_8192", "8,192 flows", 8192, By::Cache),
-    Row::endless("flows_1m", "1,048,576 flows", 1 << 20, By::Cache),
-    Row::flood("flood_reflector", "flood of SYNs, bare reflector", By::Reflector),
-    Row::flood("flood", "flood of SYNs", By::Cache),
+    Row::new("reflector", "bare reflector, xdp", 64, By::Reflector),
+    Row::new("flows_64", "64 flows", 64, By::Cache),
+    Row::new("flows_8192", "8,192 flows", 8192, By::Cache),
+    Row::new("flows_1m", "1,048,576 flows", 1 << 20, By::Cache),
+    Row::new("flood_reflector", "flood of SYNs, bare reflector", 0, By::Reflector),
+    Row::new("flood", "flood of SYNs", 0, By::Cache),
 ];
 const FLOOD: [&str; 2] = ["flood_reflector", "flood"];
 
 impl Row {
-    const fn endless(name: &'static str, label: &'static str, flows: u32, by: By) -> Row {
-        Row { name, label, flows, packets_each: 0, by }
-    }
-
-    const fn flood(name: &'static str, label: &'static str, by: By) -> Row {
-        Row { name, label, flows: 64, packets_each: 1, by }
+    const fn new(name: &'static str, label: &'static str, flows: u32, by: By) -> Row {
+        Row { name, label, flows, by }
     }
 
     fn start(&self, options: &Options, net: &Net) -> Result<Running, String> {
@@ -108,9 +102,8 @@ pub(super) fn measure(options: &Options) -> Result<Measurements, String> {
 impl Place {
     fn new(row: &Row, number: usize, options: &Options) -> Result<Place, String> {
         let net = Net::new(&format!("d{number}"), 1)?;
-        let live: &Path = &options.live_sender;
         // First: the cache is there only if the cable's other end has an XDP program.
-        let sender = LiveSender::new(live, &net, row.flows, row.packets_each)?;
+        let sender = LiveSender::new(&options.live_sender, &net, row.flows)?;
         let running = row.start(options, &net)?;
         let mut place = Place { sender, _running: running, _net: net };
         place.wait_until_something_returns()?;
@@ -181,7 +174,7 @@ pub(super) fn text(all: &Measurements) -> String {
             Range::of(&measured.returned_mpps).show(2),
         ]);
     }
-    format!("{table}")
+    table.to_string()
 }
 
 pub(super) fn summary(all: &Measurements) -> Value {

@@ -23,6 +23,7 @@ mod subject;
 
 use std::path::PathBuf;
 
+use guideway_bench::report::write;
 use serde_json::{Value, json};
 
 use crate::machine;
@@ -30,7 +31,7 @@ use crate::report::{Report, Table};
 use crate::stats::Range;
 use crate::svg;
 use crate::traffic::FRAME_BYTES;
-use crate::veth::{self, Load, Mode, Net, Packets, Place, Rounds};
+use crate::veth::{self, Load, Mode, Packets, Place, Rounds};
 use subject::Subject;
 
 /// What may be varied.
@@ -90,8 +91,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
         summary["driver"] = driver::summary(&by_driver);
         let paths = summary["driver"]["kernel_path_ns"].as_object_mut();
         paths.expect("they are there").extend(short::summary(&short));
-        let text = format!("{summary:#}\n");
-        std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        write(file, &summary).map_err(|error| error.to_string())?;
     }
     let text = format!(
         "{}\n{}\n{}",
@@ -128,9 +128,7 @@ fn load(options: &Options) -> Load {
 }
 
 fn start(options: &Options, subject: Subject, workers: u16) -> Result<Place, String> {
-    let net = Net::new(&format!("{}-{workers}", subject.letter()), workers)?;
-    let running = subject.start(options, &net, workers)?;
-    let place = Place::new(running, net, &load(options))?;
+    let place = subject.place(options, "", workers, &load(options))?;
     if subject.has_cache() {
         // Not all of a batch's new flows enter it at once.
         place.flood(&Load { seconds: WARM_UP_SECONDS, ..load(options) })?;

@@ -9,7 +9,7 @@ use super::subject::Subject;
 use crate::report::Table;
 use crate::stats::Range;
 use crate::traffic::FRAME_BYTES;
-use crate::veth::{Load, Net, Packets, Place};
+use crate::veth::{Load, Packets};
 
 const SUBJECTS: [(&str, Subject); 5] = [
     ("short_20_reflector", Subject::XdpReflector),
@@ -34,9 +34,7 @@ pub(super) type Measurements = [Vec<f64>; SUBJECTS.len()];
 pub(super) fn measure(options: &Options) -> Result<Measurements, String> {
     let mut places = Vec::new();
     for (name, subject) in SUBJECTS {
-        let net = Net::new(&format!("s{}", subject.letter()), 1)?;
-        let place =
-            subject.start(options, &net, 1).and_then(|running| Place::new(running, net, &LOAD));
+        let place = subject.place(options, "s", 1, &LOAD);
         places.push(place.map_err(|error| format!("{name}: {error}"))?);
     }
     let mut all = Measurements::default();

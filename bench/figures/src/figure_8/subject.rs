@@ -2,7 +2,7 @@
 //! does nothing but send back.
 
 use super::Options;
-use crate::veth::{self, Net, Running, Service};
+use crate::veth::{self, Load, Net, Place, Running, Service};
 
 /// What runs at the far end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +59,21 @@ impl Subject {
         }
     }
 
+    /// It with a cable of its own, on which packets like those of `load` come back.
+    pub fn place(
+        self,
+        options: &Options,
+        figure: &str,
+        workers: u16,
+        load: &Load,
+    ) -> Result<Place, String> {
+        let net = Net::new(&format!("{figure}{}-{workers}", self.letter()), workers)?;
+        let running = self.start(options, &net, workers)?;
+        Place::new(running, net, load)
+    }
+
     /// Starts it with a worker for each of the cable's queues.
-    pub fn start(self, options: &Options, net: &Net, workers: u16) -> Result<Running, String> {
+    fn start(self, options: &Options, net: &Net, workers: u16) -> Result<Running, String> {
         let by = |service: Service, driver, queues| {
             veth::forwarder(&options.forwarder, &net.tested, &service.plan(driver, queues))
         };

@@ -15,6 +15,7 @@ mod site;
 
 use std::path::PathBuf;
 
+use guideway_bench::report::write;
 use serde_json::{Map, Value, json};
 
 use crate::machine;
@@ -88,8 +89,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
     veth::check(options.seconds, &[&options.forwarder, &options.agent])?;
     let results = measure(options)?;
     if let Some(file) = &options.json {
-        let text = format!("{:#}\n", summary(&results));
-        std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        write(file, &summary(&results)).map_err(|error| error.to_string())?;
     }
     Ok(Report { name: "paths", text: text(options, &results), svg: plot(&results) })
 }

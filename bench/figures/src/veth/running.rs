@@ -1,9 +1,9 @@
 //! Programs under test, in their end's namespace.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Running {
     child: Child,
     // The reflector, for one, ends with its standard input.
-    _stdin: Option<ChildStdin>,
+    stdin: Option<ChildStdin>,
+    stdout: Option<BufReader<ChildStdout>>,
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -48,7 +49,7 @@ pub fn forwarder(program: &Path, namespace: &str, plan: &Value) -> Result<Runnin
     command.args(["run", "--no-pin", "--run-dir"]).arg(&run).arg("--state-dir").arg(&state);
     command.env("RUST_LOG", "error");
     let child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
-    let mut running = Running { child, _stdin: None, _folder: Some(folder) };
+    let mut running = Running { child, stdin: None, stdout: None, _folder: Some(folder) };
     running.wait_for(&run.join("forwarder.sock"))?;
     Ok(running)
 }
@@ -65,7 +66,7 @@ pub fn agent(program: &Path, namespace: &str, config: &Value) -> Result<Running,
     let mut command = inside(namespace, program);
     command.arg("--config").arg(&file).env("RUST_LOG", "error");
     let child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
-    Ok(Running { child, _stdin: None, _folder: Some(folder) })
+    Ok(Running { child, stdin: None, stdout: None, _folder: Some(folder) })
 }
 
 impl Running {
@@ -73,6 +74,20 @@ impl Running {
     #[must_use]
     pub fn process(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What it answers to a line.
+    pub(super) fn ask(&mut self, line: &str) -> Result<String, String> {
+        let stdin = self.stdin.as_mut().ok_or("a program that is not asked")?;
+        writeln!(stdin, "{line}").map_err(|error| format!("{line:?} to a program: {error}"))?;
+        self.line()
+    }
+
+    fn line(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        let stdout = self.stdout.as_mut().ok_or("a program that says nothing")?;
+        stdout.read_line(&mut line).map_err(|error| format!("a program's answer: {error}"))?;
+        Ok(line.trim().to_owned())
     }
 
     /// Nanoseconds that its threads have been on a core, kernel included.
@@ -139,19 +154,16 @@ pub fn program(program: &Path, namespace: &str, arguments: &[&str]) -> Result<Ru
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     let failed = |error| format!("{}: {error}", program.display());
     let mut child = command.spawn().map_err(failed)?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
-    }
-    let running = Running { _stdin: child.stdin.take(), child, _folder: None };
-    if line.starts_with("ready") {
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take().map(BufReader::new));
+    let mut running = Running { child, stdin, stdout, _folder: None };
+    if running.line()?.starts_with("ready") {
         Ok(running)
     } else {
         Err(format!("{} did not get ready", program.display()))
     }
 }
 
-pub(super) fn inside(namespace: &str, program: &Path) -> Command {
+fn inside(namespace: &str, program: &Path) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace]).arg(program);
     command
