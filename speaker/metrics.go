@@ -29,8 +29,9 @@ const (
 	bfdDown = "down"
 )
 
-// serveMetrics as one of the tasks, until the function that it gives is called.
-func (p *process) serveMetrics(tasks *sync.WaitGroup) (stop func(), err error) {
+// serveMetrics as one of the tasks, until the function that it gives is called. Pages under
+// way end with the work.
+func (p *process) serveMetrics(work context.Context, tasks *sync.WaitGroup) (stop func(), err error) {
 	if p.options.MetricsListen == "" {
 		return func() {}, nil
 	}
@@ -38,7 +39,8 @@ func (p *process) serveMetrics(tasks *sync.WaitGroup) (stop func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-listen %s: %w: give an address of this machine and a port that is free, like 127.0.0.1:9474", p.options.MetricsListen, err)
 	}
-	server := web.NewServer(web.MetricsHandler(p.metricsPage))
+	begin := func(task func(context.Context)) { tasks.Go(func() { task(work) }) }
+	server := web.NewServer(web.MetricsHandler(begin, p.metricsPage))
 	tasks.Go(func() {
 		if err := server.Serve(web.Limit(listener)); !errors.Is(err, http.ErrServerClosed) {
 			p.log.Error("HTTP server ended", "address", p.options.MetricsListen, "error", err)

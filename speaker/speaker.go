@@ -134,15 +134,14 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	stopMetrics, err := p.serveMetrics(&tasks)
+	// What this process runs outlives ctx: a stop takes its time.
+	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	stopMetrics, err := p.serveMetrics(work, &tasks)
 	if err != nil {
 		return err
 	}
 	defer stopMetrics()
-
-	// What this process runs outlives ctx: a stop takes its time.
-	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopWork()
 	tasks.Go(func() { p.applier.run(work) })
 	tasks.Go(func() { p.keeper.run(work) })
 	tasks.Go(func() { health.Watch(work, options.RunDir, p.heardOfHealth) })

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -154,13 +155,16 @@ func followTargets(ctx context.Context, log *slog.Logger, listen string, metrics
 		if err != nil {
 			return fmt.Errorf("--listen %s: %w: give an address of this machine and a port that is free, like 127.0.0.1:9472", listen, err)
 		}
-		server := web.NewServer(web.MetricsHandler(metrics.Page))
+		var tasks sync.WaitGroup
+		defer tasks.Wait()
+		begin := func(task func(context.Context)) { tasks.Go(func() { task(ctx) }) }
+		server := web.NewServer(web.MetricsHandler(begin, metrics.Page))
 		defer server.Close()
-		go func() {
+		tasks.Go(func() {
 			if err := server.Serve(web.Limit(listener)); !errors.Is(err, http.ErrServerClosed) {
 				log.Error("HTTP server ended", "address", listen, "error", err)
 			}
-		}()
+		})
 		log.Info("serving /metrics and /healthz", "address", listener.Addr())
 	}
 	manager := notify.New()

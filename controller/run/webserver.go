@@ -15,7 +15,8 @@ import (
 )
 
 func (c *Controller) httpHandler() http.Handler {
-	return web.Handler(c.log, web.Sources{State: c.State, Counters: c.forwarderCounters, Metrics: c.metrics.Page, NotReady: c.notReady})
+	begin := func(task func(context.Context)) { c.tasks.Go(func() { task(c.work) }) }
+	return web.Handler(c.log, begin, web.Sources{State: c.State, Counters: c.forwarderCounters, Metrics: c.metrics.Page, NotReady: c.notReady})
 }
 
 type webServer struct {

@@ -20,10 +20,15 @@ const (
 
 var errTooSlow = errors.New("the page is not made within " + pageTimeout.String() + ": try again, or reduce it (metrics.detail)")
 
+// Begin a task that outlasts the request that it is for, with a context that ends when no
+// page is wanted any more. Who serves awaits it.
+type Begin func(task func(context.Context))
+
 // page is made once for all who request it within a second, one at a time.
 type page struct {
-	make func(context.Context) ([]byte, error)
-	age  time.Duration
+	begin Begin
+	make  func(context.Context) ([]byte, error)
+	age   time.Duration
 
 	mu     sync.Mutex
 	latest *made
@@ -39,8 +44,8 @@ type made struct {
 	readers int // and the page itself, while it is the latest
 }
 
-func newPage(age time.Duration, make func(context.Context) ([]byte, error)) *page {
-	return &page{make: make, age: age}
+func newPage(begin Begin, age time.Duration, make func(context.Context) ([]byte, error)) *page {
+	return &page{begin: begin, make: make, age: age}
 }
 
 // get the page; release it after use.
@@ -62,8 +67,9 @@ func (p *page) acquire() *made {
 		if p.latest != nil {
 			p.drop(p.latest)
 		}
-		p.latest = &made{begun: time.Now(), done: make(chan struct{}), readers: 1}
-		go p.fill(p.latest)
+		latest := &made{begun: time.Now(), done: make(chan struct{}), readers: 1}
+		p.latest = latest
+		p.begin(func(ctx context.Context) { p.fill(ctx, latest) })
 	}
 	p.latest.readers++
 	return p.latest
@@ -79,8 +85,8 @@ func (p *page) stale(m *made) bool {
 	}
 }
 
-func (p *page) fill(m *made) {
-	ctx, cancel := context.WithTimeout(context.Background(), pageTimeout)
+func (p *page) fill(ctx context.Context, m *made) {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	content, err := p.make(ctx)
 	if err != nil && ctx.Err() != nil {

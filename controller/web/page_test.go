@@ -11,10 +11,17 @@ import (
 	"time"
 )
 
+// begin tasks that end with the test.
+func begin(t *testing.T) Begin {
+	var tasks sync.WaitGroup
+	t.Cleanup(tasks.Wait)
+	return func(task func(context.Context)) { tasks.Go(func() { task(t.Context()) }) }
+}
+
 func TestAPageIsMadeOnceForAllWhoAskWithinASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var times atomic.Int32
-		p := newPage(pageAge, func(context.Context) ([]byte, error) {
+		p := newPage(begin(t), pageAge, func(context.Context) ([]byte, error) {
 			time.Sleep(100 * time.Millisecond)
 			times.Add(1)
 			return []byte("content"), nil
@@ -42,7 +49,7 @@ func TestAPageIsMadeOnceForAllWhoAskWithinASecond(t *testing.T) {
 func TestAPageThatTakesLongIsNotBegunAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var times atomic.Int32
-		p := newPage(pageAge, func(ctx context.Context) ([]byte, error) {
+		p := newPage(begin(t), pageAge, func(ctx context.Context) ([]byte, error) {
 			times.Add(1)
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -66,7 +73,7 @@ func TestAPageThatTakesLongIsNotBegunAgain(t *testing.T) {
 func TestPagesThatSlowClientsStillReadAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var times int
-		p := newPage(pageAge, func(context.Context) ([]byte, error) {
+		p := newPage(begin(t), pageAge, func(context.Context) ([]byte, error) {
 			times++
 			return []byte(strings.Repeat("x", pagesBytesMax/3)), nil
 		})

@@ -44,19 +44,19 @@ type Sources struct {
 const readyAge = 100 * time.Millisecond
 
 // Handler answers all paths.
-func Handler(log *slog.Logger, sources Sources) http.Handler {
-	mux := MetricsHandler(sources.Metrics)
-	mux.Handle("GET /readyz", readyz(sources))
-	status := newPage(pageAge, func(ctx context.Context) ([]byte, error) { return status(ctx, log, sources) })
+func Handler(log *slog.Logger, begin Begin, sources Sources) http.Handler {
+	mux := MetricsHandler(begin, sources.Metrics)
+	mux.Handle("GET /readyz", readyz(begin, sources))
+	status := newPage(begin, pageAge, func(ctx context.Context) ([]byte, error) { return status(ctx, log, sources) })
 	mux.Handle("GET /{$}", serve(status, "text/html; charset=utf-8"))
 	return mux
 }
 
 // MetricsHandler answers /metrics, and /healthz while the process lives.
-func MetricsHandler(metrics func(context.Context) ([]byte, error)) *http.ServeMux {
+func MetricsHandler(begin Begin, metrics func(context.Context) ([]byte, error)) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.Handle("GET /metrics", serve(newPage(pageAge, metrics), "text/plain; version=0.0.4; charset=utf-8"))
+	mux.Handle("GET /metrics", serve(newPage(begin, pageAge, metrics), "text/plain; version=0.0.4; charset=utf-8"))
 	return mux
 }
 
@@ -77,8 +77,8 @@ func serve(p *page, contentType string) http.Handler {
 
 // readyz is for those who send traffic or go on with a rolling change. Empty
 // content: ready.
-func readyz(sources Sources) http.Handler {
-	missing := newPage(readyAge, func(ctx context.Context) ([]byte, error) {
+func readyz(begin Begin, sources Sources) http.Handler {
+	missing := newPage(begin, readyAge, func(ctx context.Context) ([]byte, error) {
 		missing, err := sources.NotReady(ctx)
 		return []byte(strings.Join(missing, "\n")), err
 	})

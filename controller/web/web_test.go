@@ -17,7 +17,7 @@ import (
 
 func get(t *testing.T, path string, state *controllerv1.GetStateResponse, counters *forwarderv1.GetCountersResponse) (int, string) {
 	t.Helper()
-	handler := Handler(slog.New(slog.DiscardHandler), Sources{
+	handler := Handler(slog.New(slog.DiscardHandler), begin(t), Sources{
 		State: func(context.Context) (*controllerv1.GetStateResponse, error) { return state, nil },
 		Counters: func(context.Context) (*forwarderv1.GetCountersResponse, error) {
 			if counters == nil {
