@@ -8,6 +8,7 @@ use datapath::counters::CacheCounters;
 use datapath::kernel_cache::entries::BUCKET_ENTRIES;
 use datapath::kernel_cache::{
     CacheRegion, EntryWriter, IS_SUPPORTED, TargetMemory, TargetWriter, Targets, Validity,
+    write_hash,
 };
 use datapath::verdict::DeviceIndex;
 use datapath::{Now, Secret};
@@ -28,6 +29,7 @@ const VIP_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0, 0, 0, 0, 0x10);
 const BACKEND: &str = "10.1.0.1";
 const BACKEND_V6: &str = "2001:db8:1::1";
 const PORTS: [u16; 2] = [1000, 443];
+const BUCKETS: usize = 4096;
 
 /// What goes through the cache.
 struct Subject {
@@ -37,6 +39,8 @@ struct Subject {
     vip: IpAddr,
     encap: &'static str,
     backend: &'static str,
+    /// Its packets go by buckets, and no flow is entered.
+    is_stateless: bool,
     /// False: the wrapper alone.
     with_cache: bool,
 }
@@ -48,10 +52,15 @@ const ONE_FLOW: Subject = Subject {
     vip: IpAddr::V4(VIP),
     encap: "ENCAP_GRE",
     backend: BACKEND,
+    is_stateless: false,
     with_cache: true,
 };
 
-const SUBJECTS: [Subject; 8] = [
+/// Any flow of a stateless service.
+const STATELESS: Subject =
+    Subject { name: "stateless", encap: "ENCAP_GENEVE", is_stateless: true, ..ONE_FLOW };
+
+const SUBJECTS: [Subject; 10] = [
     Subject { name: "floor", with_cache: false, ..ONE_FLOW },
     ONE_FLOW,
     Subject { name: "flows_1m", flows: 1 << 20, ..ONE_FLOW },
@@ -60,6 +69,8 @@ const SUBJECTS: [Subject; 8] = [
     Subject { name: "geneve", encap: "ENCAP_GENEVE", ..ONE_FLOW },
     Subject { name: "ipv6", vip: IpAddr::V6(VIP_V6), ..ONE_FLOW },
     Subject { name: "over_ipv6", backend: BACKEND_V6, ..ONE_FLOW },
+    STATELESS,
+    Subject { name: "stateless_ipv6", vip: IpAddr::V6(VIP_V6), ..STATELESS },
 ];
 
 /// Nanoseconds per packet, by name.
@@ -89,7 +100,7 @@ impl Subject {
     /// A filter whose cache holds its flows, and is half full of them.
     fn load(&self) -> Result<FilterRun, String> {
         let buckets = (2 * self.flows).div_ceil(BUCKET_ENTRIES as u32).next_power_of_two();
-        let size = CacheSize { queues: 1, buckets, targets: 1 };
+        let size = CacheSize { queues: 1, buckets, targets: 1, service_buckets: BUCKETS as u32 };
         let config = CacheConfig { size, key: KEY, devices: Vec::new() };
         let measured = Measured {
             flow_mask: self.flows - 1,
@@ -99,14 +110,20 @@ impl Subject {
         let run =
             FilterRun::load_to_measure(config, measured).map_err(|error| error.to_string())?;
         let targets = Targets::new(run.cache.targets());
+        let service_buckets = run.cache.service_buckets();
         let secret = Secret::derived("test");
         let view = sim::view::view(Arc::new(self.plan()?), &secret, 1, |_| {
             vec![sim::view::next_hop(1500)]
         });
         let (device, sends_by) = (DeviceIndex(0), [true].into());
-        let memory = TargetMemory { targets, device, sends_by };
-        let target = TargetWriter::new(vec![memory]).follow(&view.plan, &view.egress).of(0, 0);
-        let target = target.ok_or("no target")?;
+        let memory = TargetMemory { targets, service_buckets, device, sends_by };
+        let kernel_targets = TargetWriter::new(vec![memory]).follow(&view.plan, &view.egress);
+        write_hash(run.cache.hash(), &secret);
+        run.cache.set_services(kernel_targets.services.iter().copied())?;
+        if self.is_stateless {
+            return Ok(run);
+        }
+        let target = kernel_targets.of(0, 0).ok_or("no target")?;
         let (entries, line) = (run.cache.region(0), run.cache.line(0));
         let counters: &'static CacheCounters = Box::leak(Box::default());
         let mut writer =
@@ -120,7 +137,7 @@ impl Subject {
     }
 
     fn plan(&self) -> Result<Plan, String> {
-        let message = serde_json::from_value(json!({
+        let mut message = json!({
             "generation": "1",
             "cluster": {"name": "test", "keyId": "derived"},
             "machine": {"name": "lb-1", "addresses": ["10.0.0.1", "2001:db8::1"]},
@@ -133,8 +150,14 @@ impl Subject {
                 "tableSize": 251,
                 "encap": self.encap,
             }],
-        }))
-        .map_err(|error| error.to_string())?;
+        });
+        if self.is_stateless {
+            let service = &mut message["services"][0];
+            service["mode"] = json!("MODE_STATELESS");
+            service["bucketMap"] =
+                json!({"generation": "1", "backends": ["b1"], "byBucket": vec![0; BUCKETS]});
+        }
+        let message = serde_json::from_value(message).map_err(|error| error.to_string())?;
         Planner::default().plan(message).map_err(|error| error.to_string())
     }
 

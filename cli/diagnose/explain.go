@@ -225,8 +225,10 @@ func (e explanation) lines() []explainedLine {
 	}
 	if cached := t.GetCached(); cached != nil {
 		say("cached", "in queue %d of %s (idle %s): the kernel sends its data packets by itself", cached.Queue, cached.Interface, time.Duration(cached.IdleMs)*time.Millisecond)
+	} else if t.GetCachedByBucket() {
+		say("cached", "its bucket: the kernel sends all of the bucket's packets by itself")
 	} else if why := t.GetNotCached(); why != "" {
-		say("cached", "never: %s", why)
+		say("cached", "no: %s", why)
 	}
 	if e.asksForID {
 		say("QUIC id", "%s", e.connectionID())
@@ -387,6 +389,7 @@ type shownExplanation struct {
 	BackendByHash string        `json:"backend_by_hash,omitempty"`
 	Tracked       *shownTracked `json:"tracked,omitempty"`
 	Cached        *shownCached  `json:"cached,omitempty"`
+	BucketCached  bool          `json:"cached_by_bucket,omitempty"`
 	NotCached     string        `json:"not_cached,omitempty"`
 	Backend       string        `json:"backend,omitempty"`
 	Address       string        `json:"backend_address,omitempty"`
@@ -441,7 +444,7 @@ func (e explanation) value() shownExplanation {
 		Verdict: t.Verdict, Reason: t.GetEnd().GetReason(), Meaning: t.GetEnd().GetMeaning(), UsualCause: t.GetEnd().GetUsualCause(),
 		Generation: t.Generation, Service: t.Service, Matched: t.Matched, Hash: t.Hash, Mode: t.Mode, Affinity: t.Affinity, Selector: t.Selector,
 		Slot: t.Slot, TableSize: t.TableSize, BackendByHash: t.BackendByHash, Backend: t.Backend, Address: t.BackendAddress,
-		RouteOption: t.RouteOption, SecondChance: t.SecondChance, Spill: t.Spill, Encap: t.Encap, Outer: t.Outer, NotCached: t.NotCached,
+		RouteOption: t.RouteOption, SecondChance: t.SecondChance, Spill: t.Spill, Encap: t.Encap, Outer: t.Outer, BucketCached: t.CachedByBucket, NotCached: t.NotCached,
 	}
 	if k := t.Tracked; k != nil {
 		shown.Tracked = &shownTracked{Worker: k.Worker, Backend: k.Backend, Class: k.Class, IdleMs: k.IdleMs, Decides: k.Decides}

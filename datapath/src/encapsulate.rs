@@ -208,9 +208,6 @@ impl HeaderTemplate {
         if self.udp == UdpHeader::Checksum {
             return Err(NotCached::Udp6Checksum);
         }
-        if self.option_bytes != 0 {
-            return Err(NotCached::Options);
-        }
         Ok(KernelTemplate {
             sum: self.sum as u16,
             source_host_mask: self.source_host_mask,

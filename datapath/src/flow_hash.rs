@@ -17,6 +17,10 @@ use crate::connection_id::ConnectionIdKeys;
 use crate::multipath::MultipathKeys;
 use crate::secret::Secret;
 
+/// What keys are made of a secret for.
+const FLOWS_PURPOSE: &[u8] = b"guideway flow hash\0";
+const BUCKETS_PURPOSE: &[u8] = b"guideway bucket hash\0";
+
 /// Hashes five-tuples under the cluster's keys, and reads QUIC connection ids by them.
 #[derive(Clone)]
 pub struct FlowHash {
@@ -115,7 +119,7 @@ impl FlowHash {
     /// For the cluster's secret.
     #[must_use]
     pub fn new(secret: &Secret) -> FlowHash {
-        FlowHash::under(secret, b"guideway flow hash\0")
+        FlowHash::under(secret, FLOWS_PURPOSE)
     }
 
     /// One that says nothing of [`FlowHash::new`]'s: a worker that got its
@@ -128,10 +132,15 @@ impl FlowHash {
     fn under(secret: &Secret, purpose: &[u8]) -> FlowHash {
         FlowHash {
             flows: KeyedHash::new(secret, purpose),
-            buckets: KeyedHash::new(secret, b"guideway bucket hash\0"),
+            buckets: KeyedHash::new(secret, BUCKETS_PURPOSE),
             connection_ids: ConnectionIdKeys::new(secret),
             multipath: MultipathKeys::new(secret),
         }
+    }
+
+    /// The keys of flows and of buckets, for the kernel's program.
+    pub(crate) fn keys(secret: &Secret) -> [[u8; 16]; 2] {
+        [FLOWS_PURPOSE, BUCKETS_PURPOSE].map(|purpose| secret.hash_key(purpose))
     }
 
     /// The hash of a flow.

@@ -10,14 +10,20 @@ use plan::ServiceId;
 pub enum NotCached {
     /// The member gets no packets, which stands in no way.
     NoTraffic,
-    /// Nothing is tracked: the service is stateless, or the port is a backend's own.
-    Untracked,
+    /// The service is stateless, and its packets say more than which bucket they are in; or
+    /// the port is a backend's own.
+    MoreThanBucket,
+    /// The service is stateless, and its VIP a prefix's, a range of ports, or an address with
+    /// further services.
+    SeveralSockets,
+    /// The service is stateless, and there are as many buckets as there may be.
+    BucketsFull,
+    /// The bucket is being moved: its packets tell agents where their connection may be.
+    Moving,
     /// The sweep comes by too rarely.
     IdleTimeout,
     /// A checksum over each packet is to be computed.
     Udp6Checksum,
-    /// Some packets carry an option behind the tunnel's header.
-    Options,
     /// The backend is not reached.
     NoNextHop,
     /// The flow hash would choose one.
@@ -34,10 +40,14 @@ impl NotCached {
     pub fn meaning(self) -> &'static str {
         match self {
             NotCached::NoTraffic => "the backend gets no packets",
-            NotCached::Untracked => "its packets are not tracked",
+            NotCached::MoreThanBucket => "connection ids, tokens or join ports decide too",
+            NotCached::SeveralSockets => {
+                "its VIP is no single port, and no address without other services"
+            }
+            NotCached::BucketsFull => "there are no more buckets",
+            NotCached::Moving => "its bucket is being moved",
             NotCached::IdleTimeout => "an idle timeout is shorter than 40 s",
             NotCached::Udp6Checksum => "udp6_checksum is on",
-            NotCached::Options => "its tunnels have options",
             NotCached::NoNextHop => "the backend has no next hop",
             NotCached::SeveralNextHops => "the backend has several next hops",
             NotCached::Egress => "the kernel cannot send from every interface to its next hop's",

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
  *
- * The kernel flow cache: plain data packets of flows that a worker has entered
- * are encapsulated and sent here, without user space.
+ * The kernel flow cache: plain data packets of flows that a worker has entered, and
+ * plain packets of stateless services, are encapsulated and sent here, without user
+ * space.
  *
  *  five-tuple -> SipHash -> bucket in the queue's region -> entry -> target -> sent
+ *  destination -> service -> its hash -> bucket of the service ---------^
  *
  * The layouts, who writes what, and which races are left: datapath/src/kernel_cache.
  * What is read here twice is read in order, which x86 keeps for loads; elsewhere
@@ -18,6 +20,7 @@
 
 #include "cache_front.h"
 #include "cache_plain.h"
+#include "cache_services.h"
 
 /* Set before the program is loaded, so that without a cache the verifier takes
  * all of it out. */
@@ -107,13 +110,10 @@ struct {
 
 #define CACHE_DEVICES_MAX 64
 
-#define READ_ONCE(x) (*(const volatile __typeof__(x) *)&(x))
-#define WRITE_ONCE(x, value) (*(volatile __typeof__(x) *)&(x) = (value))
-
 /* What becomes of a packet in the cache. */
 struct cached {
 	struct outer outer;
-	struct cache_entry *entry;
+	struct cache_entry *entry; /* of its flow; 0: it goes by its service's bucket */
 	__u64 tag_and_time;
 	__u32 target;
 	__u16 tick;
@@ -195,7 +195,7 @@ static __always_inline void count_cached(__u32 number, __u32 packet_bytes)
 /* The time of use, stored once in a tick. */
 static __always_inline void note_use(const struct cached *cached)
 {
-	if ((__u16)cached->tag_and_time != cached->tick)
+	if (cached->entry && (__u16)cached->tag_and_time != cached->tick)
 		WRITE_ONCE(cached->entry->time, cached->tick);
 }
 
@@ -207,18 +207,53 @@ static __always_inline const struct cache_line *working_line(__u32 queue)
 	return line && !READ_ONCE(line->paused) ? line : 0;
 }
 
-/* False for an entry whose tick is over. */
-static __always_inline int holds(const struct cached *cached)
+/* False for an entry whose tick is over. In that tick nothing ends a connection; later FIN
+ * and RST are the worker's. */
+static __always_inline int holds(const struct cached *cached, const struct plain *plain)
 {
-	return !(cached->tag_and_time & OF_ONE_TICK) || (__u16)cached->tag_and_time == cached->tick;
+	if (cached->tag_and_time & OF_ONE_TICK)
+		return (__u16)cached->tag_and_time == cached->tick;
+	return !(plain->tcp_flags & (TCP_FIN | TCP_RST));
 }
 
-/* True if a flow is in the cache, and with what its packets are sent by. */
-static __always_inline int find_cached(struct cached *cached, const struct cache_line *line, __u32 queue, __u64 hash)
+/* True for a packet that changes nothing in its connection, of a flow that is in the cache. */
+static __always_inline int find_entry_of(struct cached *cached, __u32 queue, const struct plain *plain)
+{
+	return !(plain->tcp_flags & TCP_SYN) && find_flow(cached, queue, hash_tuple(&plain->tuple)) &&
+	       holds(cached, plain);
+}
+
+/* The same for a packet of a stateless service. */
+static __always_inline int find_bucket_of(struct cached *cached, struct plain *plain)
+{
+	cached->entry = 0;
+	cached->tag_and_time = 0;
+	cached->outer.flow_hash = 0;
+	cached->target = target_of_bucket(plain);
+	return cached->target != 0;
+}
+
+/* Of a packet that has no entry, where its headers depend on it: the hash of its flow. */
+static __always_inline void complete_outer(struct cached *cached, struct plain *plain)
+{
+	struct outer *outer = &cached->outer;
+
+	if (!cached->entry && (outer->shape & (SHAPE_UDP | SHAPE_V6) || outer->source_host_mask))
+		outer->flow_hash = hash_flow(&plain->tuple, KEY_OF_FLOWS);
+}
+
+/* True if the cache sends the packet, and with what it is sent by. */
+static __always_inline int find_cached(struct cached *cached, const struct cache_line *line, __u32 queue,
+				       struct plain *plain)
 {
 	/* First: what is stored by it may meet an entry that was written since. */
 	cached->tick = READ_ONCE(line->tick);
-	return find_flow(cached, queue, hash) && holds(cached) && read_target(cached);
+	if (!find_entry_of(cached, queue, plain) && !find_bucket_of(cached, plain))
+		return 0;
+	if (!read_target(cached))
+		return 0;
+	complete_outer(cached, plain);
+	return 1;
 }
 
 #endif

@@ -13,6 +13,16 @@
 const volatile __u64 cache_key_0 = 0;
 const volatile __u64 cache_key_1 = 0;
 
+/* The five-tuple, in the order of the packet's bytes. All is written, as the verifier
+ * wants of what functions are given. */
+struct tuple {
+	__u64 addresses[4]; /* source, destination; of IPv4 both are in the first */
+	__u32 ports;	    /* source, destination */
+	__u8 protocol;
+	__u8 is_v6;
+	__u16 unused;
+};
+
 static __always_inline __u64 rotate(__u64 value, int bits)
 {
 	return value << bits | value >> (64 - bits);
@@ -56,33 +66,20 @@ static __always_inline __u64 sip_end(__u64 v[4])
 	return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* The last word of a tuple of that many bytes: ports, protocol. */
-static __always_inline __u64 last_word(__u64 tuple_bytes, __u32 ports, __u8 protocol)
+/* SipHash-1-3 of 13 bytes, of IPv6 of 37: addresses, ports, protocol. */
+static __always_inline __u64 hash_tuple(const struct tuple *tuple)
 {
-	return tuple_bytes << 56 | (__u64)protocol << 32 | ports;
-}
-
-/* SipHash-1-3 of 13 bytes: addresses, ports, protocol. */
-static __always_inline __u64 hash_tuple_v4(__u64 addresses, __u32 ports, __u8 protocol)
-{
+	__u64 bytes = tuple->is_v6 ? 37 : 13;
 	__u64 v[4];
 
 	sip_begin(v);
-	sip_word(v, addresses);
-	sip_word(v, last_word(13, ports, protocol));
-	return sip_end(v);
-}
-
-/* The same of 37 bytes. */
-static __always_inline __u64 hash_tuple_v6(const __u64 addresses[4], __u32 ports, __u8 protocol)
-{
-	__u64 v[4];
-
-	sip_begin(v);
+	sip_word(v, tuple->addresses[0]);
+	if (tuple->is_v6) {
 #pragma unroll
-	for (int i = 0; i < 4; i++)
-		sip_word(v, addresses[i]);
-	sip_word(v, last_word(37, ports, protocol));
+		for (int i = 1; i < 4; i++)
+			sip_word(v, tuple->addresses[i]);
+	}
+	sip_word(v, bytes << 56 | (__u64)tuple->protocol << 32 | tuple->ports);
 	return sip_end(v);
 }
 

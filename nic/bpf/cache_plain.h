@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
  *
- * Plain packets: those that the kernel flow cache may hold.
+ * Plain packets: those that the kernel flow cache may send.
  */
 #ifndef GUIDEWAY_CACHE_PLAIN_H
 #define GUIDEWAY_CACHE_PLAIN_H
@@ -22,7 +22,10 @@
 #define IPV4_VERSION_AND_LENGTH 0x45
 #define IPV4_DONT_FRAGMENT 0x4000
 #define IPV6_VERSION 6
-#define TCP_FIN_SYN_RST 0x07
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
 #define TCP_FLAGS_AT 13
 #define TCP_OFFSET_AT 12
 
@@ -37,10 +40,11 @@ static __always_inline __u16 fold(__u64 sum)
 
 /* What the cache goes by of a packet. */
 struct plain {
-	__u64 hash; /* of the five-tuple */
+	struct tuple tuple;
 	__u32 packet_bytes;
 	__u32 header_bytes; /* of IP and TCP; of UDP: 0 */
 	__u8 class;
+	__u8 tcp_flags; /* of UDP: 0 */
 };
 
 /* Where a packet is read from: its headers, and how long it is with what is behind them. */
@@ -50,16 +54,17 @@ struct source {
 	__u32 bytes;
 };
 
-/* True for data of a TCP segment or UDP datagram that is as most are, behind ip_bytes of an
- * IP packet of packet_bytes, which lies in the frame. */
+/* True for a TCP segment or UDP datagram that is as most are, behind ip_bytes of an IP
+ * packet of packet_bytes, which lies in the frame. */
 static __always_inline int is_plain_tcp(struct plain *plain, const void *segment, const void *end, __u32 ip_bytes,
 					__u32 packet_bytes)
 {
 	const __u8 *header = segment;
 	__u32 header_bytes;
 
-	if (segment + sizeof(struct tcphdr) > end || header[TCP_FLAGS_AT] & TCP_FIN_SYN_RST)
+	if (segment + sizeof(struct tcphdr) > end)
 		return 0;
+	plain->tcp_flags = header[TCP_FLAGS_AT];
 	header_bytes = (header[TCP_OFFSET_AT] >> 4) * 4;
 	plain->header_bytes = ip_bytes + header_bytes;
 	return header_bytes >= sizeof(struct tcphdr) && plain->header_bytes <= packet_bytes;
@@ -79,6 +84,7 @@ static __always_inline int is_plain_payload(struct plain *plain, __u8 protocol, 
 					    __u32 ip_bytes, __u32 packet_bytes)
 {
 	plain->header_bytes = 0;
+	plain->tcp_flags = 0;
 	if (protocol == IPPROTO_TCP)
 		return is_plain_tcp(plain, payload, end, ip_bytes, packet_bytes);
 	if (protocol == IPPROTO_UDP)
@@ -86,7 +92,7 @@ static __always_inline int is_plain_payload(struct plain *plain, __u8 protocol, 
 	return 0;
 }
 
-/* True for a packet that may be in the cache. */
+/* True for a packet that may be sent by the cache. */
 static __always_inline int read_plain_v4(struct plain *plain, const struct source *from)
 {
 	const struct iphdr *ip = from->packet;
@@ -108,7 +114,11 @@ static __always_inline int read_plain_v4(struct plain *plain, const struct sourc
 	/* Ports: read again, for the verifier's sake. */
 	if ((const void *)(words + 6) > end)
 		return 0;
-	plain->hash = hash_tuple_v4((__u64)words[4] << 32 | words[3], words[5], ip->protocol);
+	plain->tuple = (struct tuple){
+		.addresses = { (__u64)words[4] << 32 | words[3] },
+		.ports = words[5],
+		.protocol = ip->protocol,
+	};
 	plain->packet_bytes = packet_bytes;
 	plain->class = ip->tos;
 	return 1;
@@ -118,6 +128,7 @@ static __always_inline int read_plain_v4(struct plain *plain, const struct sourc
 static __always_inline int read_plain_v6(struct plain *plain, const struct source *from)
 {
 	const struct ipv6hdr *ip = from->packet;
+	const __u64 *addresses = (const void *)&ip->saddr;
 	const __u32 *ports = (const void *)(ip + 1);
 	const void *end = from->end;
 	__u32 start, packet_bytes;
@@ -134,13 +145,18 @@ static __always_inline int read_plain_v6(struct plain *plain, const struct sourc
 		return 0;
 	if ((const void *)(ports + 1) > end)
 		return 0;
-	plain->hash = hash_tuple_v6((const void *)&ip->saddr, *ports, ip->nexthdr);
+	plain->tuple = (struct tuple){
+		.addresses = { addresses[0], addresses[1], addresses[2], addresses[3] },
+		.ports = *ports,
+		.protocol = ip->nexthdr,
+		.is_v6 = 1,
+	};
 	plain->packet_bytes = packet_bytes;
 	plain->class = start >> 20;
 	return 1;
 }
 
-/* True for a frame whose packet may be in the cache: its headers begin at data, and it has
+/* True for a frame whose packet may be sent by the cache: its headers begin at data, and it has
  * frame_bytes. What is not taken wire/src/plain.rs does not take either. */
 static __always_inline int read_plain(struct plain *plain, const void *data, const void *end, __u32 frame_bytes)
 {

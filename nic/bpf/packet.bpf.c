@@ -183,7 +183,7 @@ static __always_inline int note_cached(struct __sk_buff *skb)
 		return 0;
 	if (!read_plain_skb(&plain, skb))
 		return 0;
-	if (!find_cached(&cached, line, queue, plain.hash) || !fits(skb, &plain, &cached.outer))
+	if (!find_cached(&cached, line, queue, &plain) || !fits(skb, &plain, &cached.outer))
 		return 0;
 	noted->outer = cached.outer;
 	noted->frame_bytes = skb->len;
@@ -231,8 +231,7 @@ int guideway_take(struct __sk_buff *skb)
 	return FRAME_WHOLE;
 }
 
-SEC("classifier")
-int guideway_traffic_control(struct __sk_buff *skb)
+static __always_inline int send_or_drop(struct __sk_buff *skb)
 {
 	int action = cache_queues ? send_noted(skb) : TC_ACT_UNSPEC;
 
@@ -241,11 +240,17 @@ int guideway_traffic_control(struct __sk_buff *skb)
 	return is_ours_skb(skb) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
+SEC("classifier")
+int guideway_traffic_control(struct __sk_buff *skb)
+{
+	return send_or_drop(skb);
+}
+
 /* Both, one after the other: for tests. */
 SEC("classifier")
 int guideway_both(struct __sk_buff *skb)
 {
-	return note_cached(skb) ? send_noted(skb) : guideway_traffic_control(skb);
+	return note_cached(skb) ? send_noted(skb) : send_or_drop(skb);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

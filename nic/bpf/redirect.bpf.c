@@ -134,7 +134,7 @@ static __always_inline int send_cached(struct xdp_md *ctx)
 	line = working_line(queue);
 	if (!line || !read_plain(&plain, data, end, end - data))
 		return XDP_ABORTED;
-	if (!find_cached(&cached, line, queue, plain.hash) || plain.packet_bytes > cached.outer.packet_bytes_max)
+	if (!find_cached(&cached, line, queue, &plain) || plain.packet_bytes > cached.outer.packet_bytes_max)
 		return XDP_ABORTED;
 	/* While nothing is changed yet. */
 	action = egress_action(&cached.outer);

@@ -4,11 +4,13 @@
 //! The mappings stay for the life of the process. The program goes with the process,
 //! and with it what it forwards by.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aya::maps::{Array, DevMap, Map, MapData};
+use aya::maps::{Array, DevMap, HashMap, Map, MapData, MapError};
 use aya::{Ebpf, EbpfLoader};
 use ebpf::ObjectError;
 
@@ -21,10 +23,14 @@ pub const LINE_WORDS: usize = 8;
 pub const TARGET_WORDS: usize = 2 * LINE_WORDS;
 /// Words that a target's traffic has on one processor: packets, bytes.
 pub const TRAFFIC_WORDS: usize = 2;
+/// Words of what flows and clients are hashed by.
+pub const HASH_WORDS: usize = (4 * 256 + 2 * 44) / 2;
+/// Services that the filter knows.
+pub const SERVICES_MAX: usize = 65_536;
 
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// How large the cache is; the latter two are powers of two.
+/// How large the cache is; buckets and targets are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSize {
     /// Regions: RX queues, each with its worker.
@@ -33,7 +39,13 @@ pub struct CacheSize {
     pub buckets: u32,
     /// Targets of all.
     pub targets: u32,
+    /// Buckets of all stateless services: a word each.
+    pub service_buckets: u32,
 }
+
+/// A stateless service as the filter finds it: by where packets are to. Both as
+/// bpf/cache_services.h has them.
+pub type ServiceEntry = ([u8; 20], [u32; 4]);
 
 /// A cache in front of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +54,8 @@ pub struct CacheRequest {
     pub buckets: u32,
     /// Targets, a power of two.
     pub targets: u32,
+    /// Buckets of all stateless services.
+    pub service_buckets: u32,
     /// The key of the hash: another at each start.
     pub key: [u64; 2],
     /// The kernel's numbers of the interfaces that it may send by, at most
@@ -70,14 +84,15 @@ impl CacheRequest {
         let processors = aya::util::nr_cpus().unwrap_or(1);
         let target = TARGET_WORDS + processors * TRAFFIC_WORDS;
         let words = u64::from(queues) * u64::from(self.buckets) * LINE_WORDS as u64
-            + u64::from(self.targets) * target as u64;
+            + u64::from(self.targets) * target as u64
+            + u64::from(self.service_buckets);
         words * WORD_BYTES as u64
     }
 
     /// The same for that many queues.
     pub(crate) fn of(self, queues: u32) -> CacheConfig {
-        let CacheRequest { buckets, targets, key, devices } = self;
-        CacheConfig { size: CacheSize { queues, buckets, targets }, key, devices }
+        let CacheRequest { buckets, targets, service_buckets, key, devices } = self;
+        CacheConfig { size: CacheSize { queues, buckets, targets, service_buckets }, key, devices }
     }
 }
 
@@ -92,6 +107,33 @@ pub struct CacheMemory {
     lines: &'static [AtomicU64],
     targets: &'static [AtomicU64],
     traffic: &'static [AtomicU64],
+    service_buckets: &'static [AtomicU64],
+    hash: &'static [AtomicU64],
+    services: &'static Mutex<Services>,
+}
+
+/// Which stateless services the filter knows, and the map that says so.
+#[derive(Debug)]
+struct Services {
+    map: HashMap<MapData, [u8; 20], [u32; 4]>,
+    known: BTreeMap<[u8; 20], [u32; 4]>,
+}
+
+impl Services {
+    fn set(&mut self, wanted: impl IntoIterator<Item = ServiceEntry>) -> Result<(), MapError> {
+        let wanted: BTreeMap<_, _> = wanted.into_iter().collect();
+        for socket in self.known.clone().into_keys().filter(|socket| !wanted.contains_key(socket)) {
+            self.map.remove(&socket)?;
+            self.known.remove(&socket);
+        }
+        for (socket, service) in wanted {
+            if self.known.get(&socket) != Some(&service) {
+                self.map.insert(socket, service, 0)?;
+                self.known.insert(socket, service);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl CacheMemory {
@@ -112,6 +154,33 @@ impl CacheMemory {
     #[must_use]
     pub fn targets(&self) -> &'static [AtomicU64] {
         &self.targets[..self.size.targets as usize * TARGET_WORDS]
+    }
+
+    /// The words of stateless services' buckets.
+    #[must_use]
+    pub fn service_buckets(&self) -> &'static [AtomicU64] {
+        &self.service_buckets[..self.size.service_buckets as usize]
+    }
+
+    /// The words of what flows and clients are hashed by.
+    #[must_use]
+    pub fn hash(&self) -> &'static [AtomicU64] {
+        self.hash
+    }
+
+    /// From now on the filter finds these stateless services, and no others.
+    ///
+    /// # Errors
+    /// What the kernel refuses; the services it knows then are among these, and right.
+    ///
+    /// # Panics
+    /// If it panicked before.
+    pub fn set_services(
+        &self,
+        services: impl IntoIterator<Item = ServiceEntry>,
+    ) -> Result<(), String> {
+        let mut known = self.services.lock().expect("a panic aborts the process");
+        known.set(services).map_err(|error| ebpf::with_causes(&error))
     }
 
     /// Packets that the kernel has handed to the device, by all targets.
@@ -180,7 +249,7 @@ pub(crate) fn load_maps(
         }
     })?;
     let filter = Filter::take(&mut object)?;
-    let memory = settings.as_ref().map(|settings| settings.memory(&object)).transpose()?;
+    let memory = settings.as_ref().map(|settings| settings.memory(&mut object)).transpose()?;
     settings.as_ref().map(|settings| settings.connect(&mut object)).transpose()?;
     Ok((object, filter, memory))
 }
@@ -224,6 +293,7 @@ impl Settings {
             .map_max_entries("cache_entries", size.queues * size.buckets)
             .map_max_entries("cache_lines", size.queues)
             .map_max_entries("cache_targets", size.targets)
+            .map_max_entries("service_buckets", size.service_buckets)
             .map_max_entries("cache_traffic", processors * size.targets);
     }
 
@@ -246,10 +316,12 @@ impl Settings {
     }
 
     /// Maps the tables of an object that was loaded with these.
-    pub(crate) fn memory(&self, object: &Ebpf) -> Result<CacheMemory, ObjectError> {
+    pub(crate) fn memory(&self, object: &mut Ebpf) -> Result<CacheMemory, ObjectError> {
         let Settings { size, key, processors, .. } = self;
         let (size, key, processors) = (*size, *key, *processors);
         let line_bytes = LINE_WORDS * WORD_BYTES;
+        let services = ebpf::table(object, "service_sockets")?;
+        let services = Services { map: services, known: BTreeMap::new() };
         let map = |name, entries: u32, entry_bytes| {
             let bytes = entries as usize * entry_bytes;
             let mapped = map_words(table(object, name)?, bytes);
@@ -262,6 +334,9 @@ impl Settings {
             lines: map("cache_lines", size.queues, line_bytes)?,
             targets: map("cache_targets", size.targets, TARGET_WORDS * WORD_BYTES)?,
             traffic: map("cache_traffic", processors * size.targets, TRAFFIC_WORDS * WORD_BYTES)?,
+            service_buckets: map("service_buckets", size.service_buckets, WORD_BYTES)?,
+            hash: map("hash_tables", 1, HASH_WORDS * WORD_BYTES)?,
+            services: Box::leak(Box::new(Mutex::new(services))),
         })
     }
 }

@@ -136,9 +136,7 @@ impl Group {
     pub fn select(&self, hash: u64) -> Option<Selected> {
         let selector = self.selector.as_ref()?;
         let slot = selector.slot(hash);
-        let Candidate { member, backend, route_option } =
-            self.candidates[usize::from(selector.entries()[slot as usize])];
-        Some(Selected { member, backend, slot, has_route_option: route_option != 0 })
+        Some(self.selected(slot, selector.entries()[slot as usize]))
     }
 
     /// The member that has a bucket, of a power of two of them, by the bucket's number in
@@ -148,9 +146,19 @@ impl Group {
     pub fn select_bucket(&self, bits: u32) -> Option<Selected> {
         let entries = self.selector.as_ref()?.entries();
         let slot = bits & (entries.len() as u32 - 1);
-        let Candidate { member, backend, route_option } =
-            self.candidates[usize::from(entries[slot as usize])];
-        Some(Selected { member, backend, slot, has_route_option: route_option != 0 })
+        Some(self.selected(slot, entries[slot as usize]))
+    }
+
+    /// By the selector's slot; nothing if no member takes new connections.
+    pub fn selected_by_slot(&self) -> impl Iterator<Item = Selected> {
+        let entries = self.selector.iter().flat_map(Selector::entries);
+        (0..).zip(entries).map(|(slot, entry)| self.selected(slot, *entry))
+    }
+
+    #[inline(always)]
+    fn selected(&self, slot: u32, entry: u16) -> Selected {
+        let Candidate { member, backend, route_option } = self.candidates[usize::from(entry)];
+        Selected { member, backend, slot, has_route_option: route_option != 0 }
     }
 
     /// What a packet carries whose hash falls on `slot`, and which therefore goes
@@ -193,13 +201,6 @@ impl Group {
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
-    }
-
-    /// By the selector's slot, the backend; nothing if no member takes new
-    /// connections.
-    pub fn backends_by_slot(&self) -> impl Iterator<Item = BackendId> {
-        let entries = self.selector.iter().flat_map(Selector::entries);
-        entries.map(|entry| self.candidates[usize::from(*entry)].backend)
     }
 
     /// What selects; None if no member takes new connections.

@@ -49,7 +49,7 @@ pub fn word(name: &str, prefix: &str) -> String {
 pub use decode::{PlanError, Planner, features};
 pub use group::{Admission, Group, Member};
 pub use ids::{BackendId, Ids, ServiceId};
-pub use matching::{Found, LookupKey, LookupV4, Matched, Vips};
+pub use matching::{Found, LookupKey, LookupV4, Matched, Ports, Vips};
 pub use peers::{Ingress, Owners, Peer, Sender};
 pub use plan::{Match, Plan, TunnelOptions};
 pub use probing::{ProbeTunnel, Probing};

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use wire::Family;
+use wire::ip::AddressBits;
 
 use crate::group::Group;
 use crate::ids::{BackendId, ServiceId};
-use crate::matching::{Matched, Vips};
+use crate::matching::{Matched, Ports, Vips};
 use crate::peers::{Ingress, Peer};
 use crate::probing::Probing;
 use crate::proto;
@@ -99,6 +100,8 @@ pub struct Match {
     pub protocol: &'static str,
     /// `80`, `8000-8100` or `all`.
     pub ports: String,
+    /// The address that all of its packets are to, and the ports; None: there are several.
+    pub only: Option<(AddressBits, Ports)>,
 }
 
 impl Plan {

@@ -8,6 +8,8 @@
 //!    │                                written by that      writes    written by
 //!    └ anything else: AF_XDP          queue's worker       the time  the control thread
 //!      socket ─► worker                                    of use
+//!
+//!  stateless services: destination ─► hash ─► the service's bucket ─► target ─► sent
 //! ```
 //!
 //! Guarantees, each held by whom it names:
@@ -23,20 +25,25 @@
 //! - An entry whose target is of another generation is a miss. So a plan, a drain or
 //!   a next hop changes targets, in one store each, and never entries (the control
 //!   thread; see [`targets`]).
+//! - What a bucket of a stateless service is sent by is what [`crate::forward`] decides
+//!   about all of its packets (the control thread; see [`services`]).
 //! - A connection's own entry lives at least as long as the cached one is used (the
 //!   worker's sweep; see [`entries`]).
 //!
 //! Only where loads are seen in order, and stores too (x86): [`IS_SUPPORTED`]. Knows
 //! no map of the kernel: memory comes in as words.
 
+mod aes;
 pub mod by_device;
 pub mod entries;
 pub mod limits;
 mod note;
+pub mod services;
 mod target_fields;
 pub mod targets;
 mod tuple;
 
+pub use aes::write_hash;
 pub use by_device::EntryWriters;
 pub use entries::{CacheKey, CacheRegion, EntryWriter, Pause, Validity, idle_ms, pause};
 pub(crate) use note::ChosenPacket;

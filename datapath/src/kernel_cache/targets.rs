@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use plan::{Admission, BackendId, Match, Member, Plan, Service, ServiceId, Tracking, proto};
 
 use super::limits::IDLE_TIMEOUT_MS_MIN;
+use super::services::{ServiceEntry, Services};
 use super::target_fields::{TARGET_WORDS, TargetFields, fields_of, with_egress};
 use crate::egress::Egress;
 use crate::not_cached::{NotCached, NotCachedCounts};
@@ -105,6 +106,8 @@ impl<'m> Targets<'m> {
 pub struct TargetMemory<'m> {
     /// Where they are.
     pub targets: Targets<'m>,
+    /// Where buckets of stateless services are, as many of each device.
+    pub service_buckets: &'m [AtomicU64],
     /// The device that its packets come in by.
     pub device: DeviceIndex,
     /// By device: whether the filter can send by it.
@@ -129,13 +132,15 @@ pub struct KernelTargets {
     /// By match: where its members begin.
     first: Box<[u32]>,
     targets: Box<[Result<TargetRef, NotCached>]>,
+    /// The stateless services whose buckets the kernel knows: to be its map.
+    pub services: Box<[ServiceEntry]>,
     /// By service and reason: its backends whose packets are not the kernel's. Of several
     /// matches it is that with the most.
     pub not_cached: Box<[(ServiceId, NotCached, u32)]>,
     /// Members of matches that have no target because there are no more of them.
     pub refused_full: u64,
-    /// Targets were rewritten or are no longer valid: of each, the kernel may be about to
-    /// send packets that came before.
+    /// Targets were rewritten or are no longer valid, or buckets have others: by the former
+    /// ones the kernel may be about to send packets that came before.
     pub has_changes: bool,
 }
 
@@ -186,6 +191,7 @@ pub struct TargetWriter<'m> {
     used: HashMap<TargetKey, (TargetRef, Headers)>,
     /// What the targets' matches belong to.
     matching: Option<Matching>,
+    services: Services,
     /// Of the latest plan and next hops: see [`KernelTargets`].
     has_changes: bool,
 }
@@ -225,6 +231,7 @@ impl<'m> TargetWriter<'m> {
             free: (0..count as u32).collect(),
             used: HashMap::new(),
             matching: None,
+            services: Services::default(),
             has_changes: false,
         }
     }
@@ -236,6 +243,8 @@ impl<'m> TargetWriter<'m> {
     pub fn follow(&mut self, plan: &Plan, egress: &Egress) -> Arc<KernelTargets> {
         let matching = Matching::of(plan);
         let is_same = self.matching.as_ref() == Some(&matching);
+        let room = self.memories.iter().map(|memory| memory.service_buckets.len()).min();
+        self.services.place(plan, room.unwrap_or_default());
         let desired = self.desired(plan, egress);
         let retired: Vec<TargetKey> = {
             let stays = |key: &TargetKey| is_same && desired.contains(key);
@@ -260,13 +269,22 @@ impl<'m> TargetWriter<'m> {
             not_cached.add(entry.matched.service, reasons.into_iter());
         }
         let is_refused = |target: &&Result<_, _>| **target == Err(NotCached::TargetsFull);
-        Arc::new(KernelTargets {
+        let refused_full = targets.iter().filter(is_refused).count() as u64;
+        let mut targets = KernelTargets {
             first: first.into(),
-            not_cached: not_cached.into_list(),
-            refused_full: targets.iter().filter(is_refused).count() as u64,
             targets: targets.into(),
-            has_changes: self.has_changes,
-        })
+            services: self.services.entries(),
+            not_cached: not_cached.into_list(),
+            refused_full,
+            has_changes: false,
+        };
+        let has_changes = self.services.write(
+            plan,
+            |matched, member| targets.of(matched, member),
+            &self.memories,
+        );
+        targets.has_changes = self.has_changes || has_changes;
+        Arc::new(targets)
     }
 
     /// The target with these headers.
@@ -333,11 +351,10 @@ impl<'m> TargetWriter<'m> {
         if member.admission == Admission::Nothing {
             return Err(NotCached::NoTraffic);
         }
-        if matched.tracking != Tracking::Tracked {
-            return Err(NotCached::Untracked);
-        }
-        if !lives_long(plan.service_of(matched)) {
-            return Err(NotCached::IdleTimeout);
+        match matched.tracking {
+            Tracking::Tracked if lives_long(plan.service_of(matched)) => {}
+            Tracking::Tracked => return Err(NotCached::IdleTimeout),
+            _ => self.services.has(matched)?,
         }
         let template = egress.only_template(matched.profile, *family, member.backend)?;
         let template = template.for_kernel()?;

@@ -14,11 +14,14 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::{Arc, Mutex};
 
-use datapath::View;
 use datapath::kernel_cache::entries::{BUCKET_ENTRIES, buckets_for};
+use datapath::kernel_cache::services::SERVICE_BUCKETS_MAX;
 use datapath::kernel_cache::targets::TARGETS_MAX;
-use datapath::kernel_cache::{IS_SUPPORTED, Pause, TargetMemory, TargetWriter, Targets};
+use datapath::kernel_cache::{
+    IS_SUPPORTED, Pause, TargetMemory, TargetWriter, Targets, write_hash,
+};
 use datapath::verdict::DeviceIndex;
+use datapath::{Secret, View};
 use nic::kernel_cache::{CacheRequest, DEVICES_MAX};
 use nic::{CacheSends, Device, DeviceConfig, Driver, Interface, Mode};
 use plan::{Plan, proto};
@@ -113,7 +116,8 @@ pub fn requests(
                 "the kernel flow cache has fewer entries than connections_max would have: it takes at most one {MEMORY_SHARE}th of the memory that there is"
             );
         }
-        CacheRequest { buckets, targets: TARGETS_MAX as u32, key, devices: devices.clone() }
+        let (targets, service_buckets) = (TARGETS_MAX as u32, SERVICE_BUCKETS_MAX as u32);
+        CacheRequest { buckets, targets, service_buckets, key, devices: devices.clone() }
     };
     let requests: Vec<CacheRequest> = candidates.iter().map(request).collect();
     let bytes: u64 =
@@ -260,9 +264,11 @@ pub struct KernelCache {
 impl KernelCache {
     /// In their memory, with no target yet.
     #[must_use]
-    pub fn new(caches: KernelCaches) -> KernelCache {
+    pub fn new(caches: KernelCaches, secret: &Secret) -> KernelCache {
+        caches.iter().for_each(|cache| write_hash(cache.memory.hash(), secret));
         let memory = |cache: &DeviceCache| TargetMemory {
             targets: Targets::new(cache.memory.targets()),
+            service_buckets: cache.memory.service_buckets(),
             device: cache.device,
             sends_by: cache.sends_by.clone(),
         };
@@ -285,6 +291,12 @@ impl KernelCache {
     /// published. What was sent by the former one is counted there when this returns.
     pub fn follow(&mut self, view: View) -> Arc<View> {
         let kernel_targets = self.targets.follow(&view.plan, &view.egress);
+        self.traffic.caches.iter().for_each(|cache| {
+            let services = kernel_targets.services.iter().copied();
+            if let Err(error) = cache.memory.set_services(services) {
+                tracing::warn!(error, "the kernel flow cache cannot have all stateless services: user space sends packets to the others");
+            }
+        });
         let has_changes = kernel_targets.has_changes;
         let view = Arc::new(view.with_kernel_targets(kernel_targets));
         if has_changes {

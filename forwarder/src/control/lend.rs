@@ -108,7 +108,7 @@ impl Control {
         let asked = plan.message.forwarder.clone().unwrap_or_default();
         // Its own, and empty: entries name the predecessor's targets.
         let cache = kernel_cache::usable(&asked, successor.devices(), cache_requested);
-        changes.kernel_cache = cache.clone().ok().map(KernelCache::new);
+        changes.kernel_cache = cache.clone().ok().map(|caches| KernelCache::new(caches, &secret));
         let view = view::with_targets(view, changes.kernel_cache.as_mut());
         self.tables.map_ahead(running.workers, connections_max(&asked));
         let shared = running.shared.then_some(running.workers);

@@ -464,7 +464,7 @@ impl Control {
         let network = Network { hash: &hash, snapshot: &snapshot };
         let view = view::of_plan(&plan, &network, io.workers(), &self.unix_offset_ms);
         let cache = machine.kernel_cache();
-        changes.kernel_cache = cache.clone().ok().map(KernelCache::new);
+        changes.kernel_cache = cache.clone().ok().map(|caches| KernelCache::new(caches, &secret));
         let view = view::with_targets(view, changes.kernel_cache.as_mut());
         let connections_max = machine.connections_max();
         let engine = machine

@@ -191,12 +191,15 @@ impl Control {
             tcp_header: given(&request.tcp_header),
         };
         let cached = running.engine.cached(&key);
+        let told = explained(&running.view, &running.hash, &tables, &devices, &key, details);
+        let is_off = kernel_cache::is_off(&running.view.plan);
         Ok(proto::ExplainResponse {
+            cached_by_bucket: told.cached_by_bucket && !is_off,
             cached: cached.map(|(device, queue, idle_ms)| {
                 let interface = devices.get(usize::from(device.0)).map_or("", |name| *name);
                 proto::CachedFlow { queue, idle_ms, interface: interface.to_owned() }
             }),
-            ..explained(&running.view, &running.hash, &tables, &devices, &key, details)
+            ..told
         })
     }
 

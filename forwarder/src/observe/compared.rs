@@ -107,7 +107,9 @@ fn groups_of(old: Option<&Service>, new: Option<&Service>) -> [Option<*const Gro
 
 /// A service's table; empty where no backend takes new connections.
 fn table(service: Option<&Service>) -> Vec<BackendId> {
-    service.map(|service| service.group.backends_by_slot().collect()).unwrap_or_default()
+    service
+        .map(|service| service.group.selected_by_slot().map(|selected| selected.backend).collect())
+        .unwrap_or_default()
 }
 
 fn table_change(old: &[BackendId], new: &[BackendId]) -> TableChange {

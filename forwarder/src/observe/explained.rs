@@ -53,9 +53,14 @@ pub fn explained(
         let entry = &plan.matches[matched.matched as usize];
         response.matched = format!("{} {} {}", entry.target, entry.protocol, entry.ports);
         describe_service(&mut response, service, matched.tracking);
-        response.not_cached = told.backend.map_or_else(String::new, |backend| {
-            not_cached(view, &matched, backend).map_or("", NotCached::meaning).to_owned()
+        let cached = told.backend.and_then(|backend| {
+            let is_moving = matched.tracking == Tracking::Stateless && told.option.is_some();
+            if is_moving { Some(Err(NotCached::Moving)) } else { cached(view, &matched, backend) }
         });
+        response.cached_by_bucket =
+            cached == Some(Ok(())) && matched.tracking == Tracking::Stateless;
+        let why = cached.and_then(Result::err);
+        why.map_or("", NotCached::meaning).clone_into(&mut response.not_cached);
     }
     let spill = match told.end {
         Some(DropReason::NoBackend) => service.and_then(|service| spill(view, service, key)),
@@ -67,11 +72,12 @@ pub fn explained(
     response
 }
 
-/// Why the kernel never sends packets of that match to a backend by itself.
-fn not_cached(view: &View, matched: &Matched, backend: BackendId) -> Option<NotCached> {
+/// Whether the kernel may send packets of that match to a backend by itself; None: it has
+/// no cache.
+fn cached(view: &View, matched: &Matched, backend: BackendId) -> Option<Result<(), NotCached>> {
     let members = view.plan.group_of(matched).members();
     let member = members.iter().position(|member| member.backend == backend)?;
-    view.kernel_targets.decision(matched.matched, member as u16)?.err()
+    Some(view.kernel_targets.decision(matched.matched, member as u16)?.map(|_| ()))
 }
 
 fn explained_connection_id(plan: &Plan, told: &Explained) -> proto::ExplainedConnectionId {

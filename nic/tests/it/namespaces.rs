@@ -350,8 +350,8 @@ fn where_the_kernel_refuses_the_flow_cache_the_filter_is_attached_without() {
     }
     let lab = Lab::new();
     let cache = |buckets| {
-        let kernel_cache =
-            Some(CacheRequest { buckets, targets: 16, key: [1, 2], devices: Vec::new() });
+        let (targets, service_buckets, key, devices) = (16, 16, [1, 2], Vec::new());
+        let kernel_cache = Some(CacheRequest { buckets, targets, service_buckets, key, devices });
         let native = config(&af_xdp::DRIVER, ModePreference::Native);
         let config = DeviceConfig { kernel_cache, ..native };
         let open = || nic::open(&[config], &QueueOptions::default()).unwrap();
@@ -359,7 +359,7 @@ fn where_the_kernel_refuses_the_flow_cache_the_filter_is_attached_without() {
         devices[0].kernel_cache().map(|cache| cache.size)
     };
     assert_eq!(cache(1 << 30), None);
-    let size = CacheSize { queues: 2, buckets: 64, targets: 16 };
+    let size = CacheSize { queues: 2, buckets: 64, targets: 16, service_buckets: 16 };
     assert_eq!(cache(64), Some(size));
 }
 

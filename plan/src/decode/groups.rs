@@ -105,7 +105,8 @@ fn earlier_slots(
     table_size: u32,
     EarlierKey { tables, addresses }: &EarlierKey,
 ) -> Option<EarlierSlots> {
-    let present: Vec<BackendId> = group.backends_by_slot().collect();
+    let present: Vec<BackendId> =
+        group.selected_by_slot().map(|selected| selected.backend).collect();
     let places: HashMap<&str, Place> = members
         .iter()
         .zip(addresses)

@@ -57,11 +57,22 @@ impl<'m> Decoding<'m, '_> {
         info: AddressInfo,
     ) -> Result<(), PlanError> {
         let (family, target, patterns) = self.patterns(path, vip)?;
+        let address = match patterns.as_slice() {
+            [AddressPattern::Exact(_, address)] => Some(*address),
+            _ => None,
+        };
         for ports in ports {
             let matched = Matched { matched: self.matches.len() as u32, ..of_service };
             let (protocol, text) = ports_text(ports);
-            let target = target.clone();
-            self.matches.push(Match { matched, vip: index, family, target, protocol, ports: text });
+            self.matches.push(Match {
+                matched,
+                vip: index,
+                family,
+                target: target.clone(),
+                protocol,
+                ports: text,
+                only: address.map(|address| (address, ports)),
+            });
             for pattern in &patterns {
                 if let Err(conflict) = self.vips.add(*pattern, ports, matched, info) {
                     return self.refuse_conflict(path, &conflict.with);

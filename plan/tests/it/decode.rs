@@ -343,7 +343,7 @@ fn packets_of_a_bucket_with_an_open_move_carry_its_route_option() {
     assert_eq!(route(4), ("b2", None));
     assert_eq!(route(255), ("b1", Some(option(255, "10.1.0.2"))));
     let selector = service.group.selector().unwrap();
-    assert_eq!((selector.slot(u64::MAX), service.group.backends_by_slot().count()), (255, 256));
+    assert_eq!((selector.slot(u64::MAX), service.group.selected_by_slot().count()), (255, 256));
 }
 
 #[test]

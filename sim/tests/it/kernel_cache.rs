@@ -10,7 +10,7 @@ use crate::common::{
     self, CLIENT, CLIENT_V6, Random, Tcp, message, secret, tcp, tcp_v6, udp, udp_v6,
 };
 use datapath::kernel_cache::limits::SWEEP_MS;
-use datapath::kernel_cache::{CacheRegion, TargetMemory, TargetWriter, Targets};
+use datapath::kernel_cache::{CacheRegion, TargetMemory, TargetWriter, Targets, write_hash};
 use datapath::table::EntryClass;
 use datapath::trace::PACKET_BYTES;
 use datapath::verdict::DeviceIndex;
@@ -20,6 +20,7 @@ use nic::kernel_cache::{CacheConfig, CacheSize};
 use plan::{Planner, proto};
 use sim::{LoadBalancer, Path, Setup};
 use wire::checksum;
+use wire::tunnel::route_option;
 
 const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0x0f1e_2d3c_4b5a_6978];
 const MTU: u16 = 1500;
@@ -66,7 +67,7 @@ fn pairs_or_skip(test: &str, message: proto::Plan) -> Vec<Pair> {
         std::io::stderr().write_all(line.as_bytes()).unwrap();
         return Vec::new();
     }
-    let size = CacheSize { queues: 1, buckets: 64, targets: 64 };
+    let size = CacheSize { queues: 1, buckets: 64, targets: 64, service_buckets: 1024 };
     HOOKS.iter().map(|hook| Pair::new(*hook, message.clone(), size)).collect()
 }
 
@@ -77,7 +78,9 @@ impl Pair {
         let prefixes = ["203.0.113.0/24", "2001:db8:f::/64"].map(|text| text.parse().unwrap());
         run.filter.set(&prefixes, &[], false).unwrap();
         run.filter.set_address(wire::MacAddress([2; 6])).unwrap(); // of all frames here
-        let targets = Targets::new(run.cache.targets());
+        write_hash(run.cache.hash(), &secret());
+        let (targets, service_buckets) =
+            (Targets::new(run.cache.targets()), run.cache.service_buckets());
         let mut planner = Planner::default();
         let hops = |_| vec![common::hop(MTU)];
         let first = Arc::new(view(&mut planner, message.clone(), &hops));
@@ -95,7 +98,7 @@ impl Pair {
         let entries = run.cache.region(0);
         let line = run.cache.line(0);
         let (device, sends_by) = (DeviceIndex(0), [true; DEVICES].into());
-        let memory = TargetMemory { targets, device, sends_by };
+        let memory = TargetMemory { targets, service_buckets, device, sends_by };
         cached.set_kernel_cache(0, [(device, CacheRegion { entries, line, targets, key: KEY })]);
         let targets = TargetWriter::new(vec![memory]);
         let (now_ms, sent_by_kernel, bytes_by_kernel) = (0, 0, 0);
@@ -119,6 +122,8 @@ impl Pair {
     fn set(&mut self, message: proto::Plan, resolve: &dyn Fn(u32) -> Vec<NextHop>) {
         let mut view = view(&mut self.planner, message, resolve);
         view.kernel_targets = self.targets.follow(&view.plan, &view.egress);
+        let services = view.kernel_targets.services.iter().copied();
+        self.run.cache.set_services(services).unwrap();
         let view = Arc::new(view);
         (self.cached.view, self.plain.view) = (Arc::clone(&view), view);
     }
@@ -289,10 +294,11 @@ fn a_connection_is_the_kernels_in_its_first_tick_and_once_it_is_confirmed() {
         assert_eq!(class(&pair), EntryClass::Established);
         pair.forward(&data);
         assert!(pair.forward(&data).by_kernel);
-        // All of one that ends as quickly, but for its first and last packets.
-        for kind in [Tcp::Syn, Tcp::Fin] {
-            assert!(!pair.forward(&tcp(client(0), 1001, kind)).by_kernel);
-            assert!(pair.forward(&tcp(client(0), 1001, Tcp::Ack)).by_kernel);
+        // All of one that ends as quickly, but for its SYN.
+        for end in [Tcp::Fin, Tcp::Rst] {
+            let mut by_kernel = |kind| pair.forward(&tcp(client(0), 1001, kind)).by_kernel;
+            let sent = [Tcp::Syn, Tcp::Ack, end, Tcp::Ack].map(&mut by_kernel);
+            assert_eq!(sent, [false, true, true, true], "{end:?}");
         }
         // What may be a flood of single datagrams.
         assert!(!(0..10).any(|_| pair.forward(&udp(client(0), 1002)).by_kernel));
@@ -612,6 +618,158 @@ fn no_flow_outlives_its_connection() {
     }
 }
 
+/// With that many buckets, each another backend's than the next; and VIPs of one port each,
+/// as the kernel has stateless services.
+fn stateless_message(backends: u32, buckets: u32) -> proto::Plan {
+    let mut message = message(backends as usize);
+    let by_bucket: Vec<u32> = (0..buckets).map(|bucket| bucket % backends).collect();
+    common::make_stateless(&mut message, &by_bucket);
+    let ports = [(proto::Protocol::Tcp, 80), (proto::Protocol::Udp, 53)];
+    let vips = ["203.0.113.10", "2001:db8:f::10"].into_iter().flat_map(|address| {
+        ports.map(|(protocol, port)| proto::Vip {
+            protocol: protocol as i32,
+            ports: vec![proto::PortRange { first: port, last: port }],
+            ..common::vip(address)
+        })
+    });
+    message.services[0].vips = vips.collect();
+    message
+}
+
+#[test]
+fn packets_of_a_stateless_service_are_the_kernels_from_the_first_on() {
+    let test = "packets_of_a_stateless_service_are_the_kernels_from_the_first_on";
+    for affinity in [proto::Affinity::Flow, proto::Affinity::Client] {
+        let mut message = stateless_message(3, 256);
+        message.services[0].set_affinity(affinity);
+        for mut pair in pairs_or_skip(test, message) {
+            for (host, port) in (0..20).flat_map(|host| [(host, 1000), (host, 2000)]) {
+                let (v4, v6) = (client(host), client_v6(host));
+                for kind in [Tcp::Syn, Tcp::Ack, Tcp::Fin, Tcp::Rst] {
+                    assert!(pair.forward(&tcp(v4, port, kind)).by_kernel);
+                    assert!(pair.forward(&tcp_v6(v6, port, kind)).by_kernel);
+                }
+                assert!(pair.forward(&udp(v4, port)).by_kernel);
+                assert!(pair.forward(&udp_v6(v6, port)).by_kernel);
+            }
+            assert_eq!(pair.cached.tables[0].entries().count(), 0);
+            // Another port of the VIP, where no service is.
+            let other = changed(tcp(client(0), 1000, Tcp::Ack), |frame| frame[37] = 81);
+            assert_eq!(pair.forward(&other).verdict, Verdict::Drop(DropReason::NoService));
+            // Longer than fits with the longest option, which user space would report.
+            let data = tcp(client(0), 1000, Tcp::Ack);
+            let option_bytes = route_option::BYTES_MAX as u16;
+            let fits = usize::from(MTU - 36 - option_bytes - packet_bytes(&data));
+            assert!(pair.forward(&longer(data.clone(), fits)).by_kernel);
+            assert!(!pair.forward(&longer(data, fits + 1)).by_kernel);
+            pair.check();
+        }
+    }
+}
+
+/// User space counts SYNs that ask for Multipath TCP of services without.
+#[test]
+fn a_syn_with_many_options_is_user_spaces() {
+    let test = "a_syn_with_many_options_is_user_spaces";
+    for mut pair in pairs_or_skip(test, stateless_message(3, 256)) {
+        let with_options = |kind, bytes: usize| {
+            let mut frame = longer(tcp(client(0), 1000, kind), bytes);
+            frame[46] = ((20 + bytes) / 4 << 4) as u8;
+            frame[54..].fill(1); // "no operation"
+            frame
+        };
+        assert!(pair.forward(&with_options(Tcp::Syn, 20)).by_kernel);
+        assert!(!pair.forward(&with_options(Tcp::Syn, 24)).by_kernel);
+        assert!(pair.forward(&with_options(Tcp::Ack, 40)).by_kernel);
+        pair.check();
+    }
+}
+
+#[test]
+fn a_change_of_buckets_takes_effect_at_once() {
+    for mut pair in pairs_or_skip("a_change_of_buckets_takes_effect_at_once", message(3)) {
+        let flows: Vec<Vec<u8>> = (0..200).map(|port| tcp(client(0), port, Tcp::Ack)).collect();
+        let by_kernel =
+            |pair: &mut Pair| flows.iter().filter(|flow| pair.forward(flow).by_kernel).count();
+        let hop = |_| vec![common::hop(MTU)];
+        // Each is forwarded as the specification does, or the pair fails.
+        let mut stateless = stateless_message(3, 256);
+        pair.set(stateless.clone(), &hop);
+        assert_eq!(by_kernel(&mut pair), 200);
+        // Half of the buckets begin to move.
+        let map = stateless.services[0].bucket_map.as_mut().unwrap();
+        map.moves = (0..128)
+            .map(|at| proto::OpenMove { bucket: 2 * at, others: vec![(2 * at + 1) % 3] })
+            .collect();
+        pair.set(stateless.clone(), &hop);
+        let moving = by_kernel(&mut pair);
+        assert!((60..140).contains(&moving), "{moving}");
+        // They have moved.
+        let map = stateless.services[0].bucket_map.as_mut().unwrap();
+        for at in 0..128 {
+            map.by_bucket[2 * at] = (map.by_bucket[2 * at] + 1) % 3;
+        }
+        map.moves.clear();
+        pair.set(stateless.clone(), &hop);
+        assert_eq!(by_kernel(&mut pair), 200);
+        // One whose packets say more than their buckets.
+        stateless.services[0].mptcp = Some(proto::Mptcp {});
+        pair.set(stateless, &hop);
+        assert_eq!(by_kernel(&mut pair), 0);
+        // Without the service.
+        pair.set(message(3), &hop);
+        assert_eq!(by_kernel(&mut pair), 0);
+        pair.check();
+    }
+}
+
+/// Another service at one of its ports takes that port's packets.
+#[test]
+fn a_service_of_all_ports_is_the_kernels_where_it_is_alone() {
+    let wide = |mut stateless: proto::Plan| {
+        stateless.services[0].vips = message(3).services.remove(0).vips;
+        stateless
+    };
+    let test = "a_service_of_all_ports_is_the_kernels_where_it_is_alone";
+    for mut pair in pairs_or_skip(test, wide(stateless_message(3, 256))) {
+        let (tcp, udp) = (tcp(client(0), 1000, Tcp::Ack), udp(client(0), 1000));
+        let tcp_v6 = tcp_v6(client_v6(0), 1000, Tcp::Ack);
+        assert!([&tcp, &udp, &tcp_v6].into_iter().all(|frame| pair.forward(frame).by_kernel));
+        let tunnelled = changed(udp.clone(), |frame| frame[36..38].copy_from_slice(&[0x17, 0xc1]));
+        assert!(!pair.forward(&tunnelled).by_kernel);
+        let mut two = wide(stateless_message(3, 256));
+        two.services.push(proto::Service {
+            name: "narrow".into(),
+            vips: vec![proto::Vip {
+                ports: vec![proto::PortRange { first: 80, last: 80 }],
+                protocol: proto::Protocol::Tcp as i32,
+                ..common::vip("203.0.113.10")
+            }],
+            group: "web".into(),
+            table_size: 1009,
+            ..Default::default()
+        });
+        pair.set(two, &|_| vec![common::hop(MTU)]);
+        assert!(!pair.forward(&tcp).by_kernel);
+        assert!(!pair.forward(&udp).by_kernel);
+        assert!(pair.forward(&tcp_v6).by_kernel);
+        pair.check();
+    }
+}
+
+#[test]
+fn services_for_whose_buckets_there_is_no_room_are_user_spaces() {
+    let mut message = stateless_message(3, 512);
+    message.services[0].vips.truncate(3);
+    let test = "services_for_whose_buckets_there_is_no_room_are_user_spaces";
+    for mut pair in pairs_or_skip(test, message) {
+        assert!(pair.forward(&tcp(client(0), 1000, Tcp::Ack)).by_kernel);
+        assert!(pair.forward(&udp(client(0), 1000)).by_kernel);
+        assert!(!pair.forward(&tcp_v6(client_v6(0), 1000, Tcp::Ack)).by_kernel);
+        pair.check();
+    }
+}
+
 #[test]
 fn a_flood_displaces_no_entry() {
     for mut pair in pairs_or_skip("a_flood_displaces_no_entry", message(3)) {
@@ -640,6 +798,7 @@ fn kernel_and_worker_together_are_the_specification() {
             queues: 1,
             buckets: random.pick(&[1, 4, 64]),
             targets: random.pick(&[1, 4, 64, 64]),
+            service_buckets: random.pick(&[256, 1024]),
         };
         let message = random_message(&mut random);
         let test = "kernel_and_worker_together_are_the_specification";
@@ -668,7 +827,11 @@ fn kernel_and_worker_together_are_the_specification() {
 }
 
 fn random_message(random: &mut Random) -> proto::Plan {
-    let mut plan = message(4);
+    let is_stateless = random.one_in(3);
+    let mut plan = if is_stateless { stateless_message(4, 256) } else { message(4) };
+    if is_stateless && random.one_in(2) {
+        plan.services[0].vips = message(4).services.remove(0).vips;
+    }
     let states =
         [proto::BackendState::Active, proto::BackendState::Active, proto::BackendState::Draining];
     for member in &mut plan.groups[0].members {
@@ -682,8 +845,16 @@ fn random_message(random: &mut Random) -> proto::Plan {
     plan.services[0].dscp = random.pick(&[None, None, Some(46)]);
     plan.services[0].on_down = random.below(2) as i32;
     plan.services[0].connections_quota = random.pick(&[0, 0, 5]);
-    let encap = random.pick(&ENCAPS);
-    plan.services[0].set_encap(encap);
+    match is_stateless {
+        true => make_random(random, &mut plan.services[0]),
+        false => {
+            let encap = random.pick(&ENCAPS);
+            plan.services[0].set_encap(encap);
+            if encap == proto::Encap::Geneve && random.one_in(2) {
+                give_second_chance(random, &mut plan);
+            }
+        }
+    }
     let source_prefix = random.pick(&["", "", "10.9.0.0/16"]).to_owned();
     let udp6_checksum = random.one_in(8);
     plan.tunnel = Some(proto::Tunnel { source_prefix, udp6_checksum, mtu: 0 });
@@ -693,6 +864,29 @@ fn random_message(random: &mut Random) -> proto::Plan {
         }
     }
     plan
+}
+
+/// With an earlier table, in which some backends had other weights.
+fn give_second_chance(random: &mut Random, plan: &mut proto::Plan) {
+    let packets_per_second = random.pick(&[1, 1000]);
+    plan.services[0].second_chance = Some(proto::SecondChance { packets_per_second });
+    let differences = plan.backends.iter().filter(|_| random.one_in(2));
+    let differences = differences
+        .map(|backend| proto::EarlierMember { backend: backend.name.clone(), weight: 2 });
+    plan.groups[0].earlier = vec![proto::EarlierTable { differences: differences.collect() }];
+}
+
+/// Of a stateless service: buckets, moves and affinity.
+fn make_random(random: &mut Random, service: &mut proto::Service) {
+    service.set_affinity(random.pick(&[proto::Affinity::Flow, proto::Affinity::Client]));
+    let map = service.bucket_map.as_mut().unwrap();
+    map.by_bucket.iter_mut().for_each(|backend| *backend = random.below(4) as u32);
+    let moving = (0..).zip(&map.by_bucket).filter(|_| random.one_in(4));
+    let open_move = |(bucket, backend): (u32, &u32)| proto::OpenMove {
+        bucket,
+        others: vec![(backend + 1) % 4],
+    };
+    map.moves = moving.map(open_move).collect();
 }
 
 fn change(random: &mut Random, pair: &mut Pair) {

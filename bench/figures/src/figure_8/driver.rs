@@ -28,18 +28,22 @@ struct Row {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Reflector,
+    /// The kernel flow cache, of a service that is tracked.
     Cache,
+    /// The same of a stateless one, whose buckets it has.
+    Buckets,
 }
 
-const ROWS: [Row; 6] = [
+const ROWS: [Row; 7] = [
     Row::new("reflector", "bare reflector, xdp", 64, By::Reflector),
     Row::new("flows_64", "64 flows", 64, By::Cache),
     Row::new("flows_8192", "8,192 flows", 8192, By::Cache),
     Row::new("flows_1m", "1,048,576 flows", 1 << 20, By::Cache),
     Row::new("flood_reflector", "flood of SYNs, bare reflector", 0, By::Reflector),
     Row::new("flood", "flood of SYNs", 0, By::Cache),
+    Row::new("flood_stateless", "flood of SYNs, stateless", 0, By::Buckets),
 ];
-const FLOOD: [&str; 2] = ["flood_reflector", "flood"];
+const FLOOD: [&str; 3] = ["flood_reflector", "flood", "flood_stateless"];
 
 impl Row {
     const fn new(name: &'static str, label: &'static str, flows: u32, by: By) -> Row {
@@ -47,13 +51,12 @@ impl Row {
     }
 
     fn start(&self, options: &Options, net: &Net) -> Result<Running, String> {
-        match self.by {
-            By::Reflector => veth::xdp_reflector(&options.reflector, net),
-            By::Cache => {
-                let plan = Service::Cached.plan("DRIVER_AF_XDP", 0);
-                veth::forwarder(&options.forwarder, &net.tested, &plan)
-            }
-        }
+        let service = match self.by {
+            By::Reflector => return veth::xdp_reflector(&options.reflector, net),
+            By::Cache => Service::Cached,
+            By::Buckets => Service::Buckets,
+        };
+        veth::forwarder(&options.forwarder, &net.tested, &service.plan("DRIVER_AF_XDP", 0))
     }
 }
 
@@ -188,13 +191,14 @@ pub(super) fn summary(all: &Measurements) -> Value {
         let (_, measured) = rows().find(|(row, _)| row.name == name).expect("a row");
         Range::of(of(measured)).median
     };
-    let [reflector, ours] = FLOOD;
+    let [reflector, ours, stateless] = FLOOD;
     json!({
         "kernel_path_ns": path,
         "flood_mpps": {
             "offered": flood(ours, |of| &of.offered_mpps),
             "reflector": flood(reflector, |of| &of.returned_mpps),
             "guideway": flood(ours, |of| &of.returned_mpps),
+            "guideway_stateless": flood(stateless, |of| &of.returned_mpps),
         },
     })
 }

@@ -178,6 +178,8 @@ pub enum Service {
     Cached,
     /// By buckets, with Multipath TCP.
     Multipath,
+    /// By buckets, which the kernel has.
+    Buckets,
 }
 
 impl Service {
@@ -195,10 +197,12 @@ impl Service {
             "vips": [{"address": format!("{a}.{b}.{c}.{d}")}],
             "group": "web",
         });
-        if self == Service::Multipath {
+        if matches!(self, Service::Multipath | Service::Buckets) {
             service["mode"] = json!("MODE_STATELESS");
             service["encap"] = json!("ENCAP_GENEVE");
-            service["mptcp"] = json!({});
+            if self == Service::Multipath {
+                service["mptcp"] = json!({});
+            }
             let by_bucket = (0..BUCKETS).map(|bucket| bucket % u32::from(BACKENDS));
             service["bucketMap"] = json!({
                 "generation": "1",
@@ -216,7 +220,10 @@ impl Service {
             // Where it is not what is measured, all goes through user space.
             "forwarder": {
                 "interfaces": [{"name": INTERFACE, "driver": driver, "queues": queues}],
-                "kernelCache": if self == Service::Cached { "KERNEL_CACHE_ON" } else { "KERNEL_CACHE_OFF" },
+                "kernelCache": match self {
+                    Service::Cached | Service::Buckets => "KERNEL_CACHE_ON",
+                    Service::Tracked | Service::Multipath => "KERNEL_CACHE_OFF",
+                },
             },
         })
     }

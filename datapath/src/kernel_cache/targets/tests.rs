@@ -9,16 +9,25 @@ use crate::verdict::DeviceIndex;
 
 struct Writer {
     words: &'static [AtomicU64],
+    service_buckets: &'static [AtomicU64],
     writer: TargetWriter<'static>,
     planner: Planner,
 }
 
+fn words(count: usize) -> &'static [AtomicU64] {
+    Vec::leak((0..count).map(|_| AtomicU64::new(0)).collect())
+}
+
 fn writer(targets: usize) -> Writer {
-    let words = (0..targets * TARGET_WORDS).map(|_| AtomicU64::new(0)).collect();
-    let words: &'static [AtomicU64] = Vec::leak(words);
+    writer_with_buckets(targets, 0)
+}
+
+fn writer_with_buckets(targets: usize, service_buckets: usize) -> Writer {
+    let (words, service_buckets) = (words(targets * TARGET_WORDS), words(service_buckets));
     let (targets, device) = (Targets::new(words), DeviceIndex(0));
-    let memory = TargetMemory { targets, device, sends_by: [true].into() };
-    Writer { words, writer: TargetWriter::new(vec![memory]), planner: Planner::default() }
+    let memory = TargetMemory { targets, service_buckets, device, sends_by: [true].into() };
+    let writer = TargetWriter::new(vec![memory]);
+    Writer { words, service_buckets, writer, planner: Planner::default() }
 }
 
 fn message(backends: usize) -> serde_json::Value {
@@ -167,6 +176,8 @@ fn what_the_kernel_cannot_do_has_no_target_and_says_why() {
     stateless["services"][0]["encap"] = "ENCAP_GENEVE".into();
     stateless["services"][0]["bucketMap"] =
         serde_json::json!({"generation": "1", "backends": ["b0"], "byBucket": vec![0; 256]});
+    let mut multipath = stateless.clone();
+    multipath["services"][0]["mptcp"] = serde_json::json!({});
     let mut checksum = with("encap", "ENCAP_GUE".into());
     checksum["tunnel"] = serde_json::json!({"udp6Checksum": true});
     checksum["backends"][0]["address"] = "2001:db8:be::1".into();
@@ -175,7 +186,8 @@ fn what_the_kernel_cannot_do_has_no_target_and_says_why() {
         (message(1), 0, NotCached::NoNextHop),
         (message(1), 2, NotCached::SeveralNextHops),
         (with("idleTimeouts", timeouts(39_999)), 1, NotCached::IdleTimeout),
-        (stateless, 1, NotCached::Untracked),
+        (stateless, 1, NotCached::BucketsFull),
+        (multipath, 1, NotCached::MoreThanBucket),
     ];
     for (message, hops, why) in cases {
         let targets = writer.follow(message, 0xfe, hops);
@@ -226,11 +238,9 @@ fn generations_come_round_without_zero() {
 
 #[test]
 fn each_filter_has_the_targets_that_it_can_send_by() {
-    let words = || -> &'static [AtomicU64] {
-        Vec::leak((0..2 * TARGET_WORDS).map(|_| AtomicU64::new(0)).collect())
-    };
     let memory = |device: u8, sends_by: [bool; 3]| TargetMemory {
-        targets: Targets::new(words()),
+        targets: Targets::new(words(2 * TARGET_WORDS)),
+        service_buckets: &[],
         device: DeviceIndex(device),
         sends_by: sends_by.into(),
     };
@@ -262,4 +272,62 @@ fn each_filter_has_the_targets_that_it_can_send_by() {
     assert_eq!(follow(1), (Ok(vec![Some(2), Some(0)]), vec![]));
     assert_eq!(follow(2), (Err(NotCached::Egress), vec![NotCached::Egress]));
     assert_eq!(follow(7), (Err(NotCached::Egress), vec![NotCached::Egress]), "no such device");
+}
+
+/// With stateless services of 256 buckets each, which two backends have in turns.
+fn stateless_message(services: usize) -> serde_json::Value {
+    let service = |index| {
+        let by_bucket: Vec<u32> = (0..256).map(|bucket| bucket % 2).collect();
+        serde_json::json!({
+            "name": format!("s{index}"),
+            "vips": [{
+                "address": format!("203.0.113.{index}"),
+                "protocol": "PROTOCOL_TCP",
+                "ports": [{"first": 443, "last": 443}],
+            }],
+            "group": "g",
+            "mode": "MODE_STATELESS",
+            "encap": "ENCAP_GENEVE",
+            "bucketMap": {"generation": "1", "backends": ["b0", "b1"], "byBucket": by_bucket},
+        })
+    };
+    let mut message = message(2);
+    message["services"] = (0..services).map(service).collect();
+    message
+}
+
+#[test]
+fn buckets_of_stateless_services_follow_each_other_in_layouts() {
+    let mut writer = writer_with_buckets(8, 512);
+    let targets = writer.follow(stateless_message(2), 0xfe, 1);
+    let services: Vec<_> = targets.services.iter().map(|(_, service)| *service).collect();
+    assert_eq!(services, [[0, 256, 1, 0], [256, 256, 1, 0]]);
+    let (socket, _) = targets.services[1];
+    assert_eq!(socket[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+    assert_eq!(socket[12..], [203, 0, 113, 1, 1, 0xbb, 6, 0]);
+    let word = |at: usize| writer.service_buckets[at].load(Ordering::Relaxed);
+    let target = |matched, member| u64::from(targets.of(matched, member).unwrap().bits());
+    assert_eq!([0, 1, 255].map(word), [0, 1, 1].map(|member| 1 << 32 | target(0, member)));
+    assert_eq!([256, 257].map(word), [0, 1].map(|member| 1 << 32 | target(1, member)));
+    assert!(!writer.follow(stateless_message(2), 0xfe, 1).has_changes);
+    // One service less: words of the former layout are nobody's.
+    let fewer = writer.follow(stateless_message(1), 0xfe, 1);
+    assert_eq!(fewer.services[0].1, [0, 256, 2, 0]);
+    assert!(fewer.has_changes);
+    let layout = |at: usize| writer.service_buckets[at].load(Ordering::Relaxed) >> 32;
+    assert_eq!([0, 255, 256].map(layout), [2, 2, 1]);
+}
+
+#[test]
+fn buckets_beyond_those_there_is_room_for_are_named() {
+    let mut writer = writer_with_buckets(8, 300);
+    let targets = writer.follow(stateless_message(2), 0xfe, 1);
+    assert_eq!(targets.services.len(), 1);
+    assert!(targets.of(0, 0).is_some());
+    assert_eq!(targets.decision(1, 0), Some(Err(NotCached::BucketsFull)));
+    let mut ranges = stateless_message(1);
+    ranges["services"][0]["vips"][0]["ports"][0]["last"] = 444.into();
+    let targets = writer.follow(ranges, 0xfe, 1);
+    assert_eq!(targets.decision(0, 0), Some(Err(NotCached::SeveralSockets)));
+    assert!(targets.services.is_empty());
 }

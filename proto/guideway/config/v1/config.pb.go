@@ -3130,8 +3130,9 @@ type Forwarder struct {
 	// Connections that this machine tracks, over all workers; the memory (16
 	// bytes each and a little more) is taken at start. Default: 1000000.
 	ConnectionsMax *uint64 `protobuf:"varint,3,opt,name=connections_max,json=connectionsMax,proto3,oneof" json:"connections_max,omitempty"`
-	// Whether the kernel sends data packets of steady flows by itself, past the
-	// workers, as these have decided (docs/performance.md), with `steering: rss`.
+	// Whether the kernel sends packets by itself, past the workers: data packets as these
+	// have decided, and packets of stateless services by their buckets
+	// (docs/performance.md), with `steering: rss`.
 	// `auto`: on interfaces that have no zero-copy, where each packet that workers get
 	// is copied by the kernel. `on`: with zero-copy, too, and a warning says what is in
 	// the way. `off` takes effect at once, as does the way back; a forwarder that started

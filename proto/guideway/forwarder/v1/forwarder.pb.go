@@ -2696,10 +2696,12 @@ type ExplainResponse struct {
 	Multipath *ExplainedMultipath `protobuf:"bytes,23,opt,name=multipath,proto3" json:"multipath,omitempty"`
 	// Present: the kernel sends the flow's data packets by itself.
 	Cached *CachedFlow `protobuf:"bytes,24,opt,name=cached,proto3" json:"cached,omitempty"`
-	// Not empty: why the kernel never sends packets of such flows by itself.
-	NotCached     string `protobuf:"bytes,25,opt,name=not_cached,json=notCached,proto3" json:"not_cached,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Not empty: why the kernel does not send packets of such flows by itself.
+	NotCached string `protobuf:"bytes,25,opt,name=not_cached,json=notCached,proto3" json:"not_cached,omitempty"`
+	// The service is stateless, and the kernel sends the bucket's packets by itself.
+	CachedByBucket bool `protobuf:"varint,26,opt,name=cached_by_bucket,json=cachedByBucket,proto3" json:"cached_by_bucket,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ExplainResponse) Reset() {
@@ -2905,6 +2907,13 @@ func (x *ExplainResponse) GetNotCached() string {
 		return x.NotCached
 	}
 	return ""
+}
+
+func (x *ExplainResponse) GetCachedByBucket() bool {
+	if x != nil {
+		return x.CachedByBucket
+	}
+	return false
 }
 
 // A flow's entry in the kernel flow cache.
@@ -3977,7 +3986,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x04flow\x18\x01 \x01(\v2\x1e.guideway.forwarder.v1.FlowKeyR\x04flow\x12#\n" +
 	"\rconnection_id\x18\x02 \x01(\fR\fconnectionId\x12\x1d\n" +
 	"\n" +
-	"tcp_header\x18\x03 \x01(\fR\ttcpHeader\"\xb3\a\n" +
+	"tcp_header\x18\x03 \x01(\fR\ttcpHeader\"\xdd\a\n" +
 	"\x0fExplainResponse\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -4008,7 +4017,8 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\tmultipath\x18\x17 \x01(\v2).guideway.forwarder.v1.ExplainedMultipathR\tmultipath\x129\n" +
 	"\x06cached\x18\x18 \x01(\v2!.guideway.forwarder.v1.CachedFlowR\x06cached\x12\x1d\n" +
 	"\n" +
-	"not_cached\x18\x19 \x01(\tR\tnotCachedB\a\n" +
+	"not_cached\x18\x19 \x01(\tR\tnotCached\x12(\n" +
+	"\x10cached_by_bucket\x18\x1a \x01(\bR\x0ecachedByBucketB\a\n" +
 	"\x05_slot\"Y\n" +
 	"\n" +
 	"CachedFlow\x12\x14\n" +

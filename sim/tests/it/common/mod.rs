@@ -188,7 +188,7 @@ pub fn hash() -> FlowHash {
 
 pub use sim::view::next_hop as hop;
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub enum Tcp {
     Syn,
     Ack,

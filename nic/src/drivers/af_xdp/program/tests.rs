@@ -62,7 +62,7 @@ fn every_compilers_programs_are_loaded() {
     if filter_or_skip("every_compilers_programs_are_loaded").is_none() {
         return;
     }
-    let size = CacheSize { queues: 1, buckets: 64, targets: 64 };
+    let size = CacheSize { queues: 1, buckets: 64, targets: 64, service_buckets: 64 };
     let settings = Settings::new(CacheConfig { size, key: [1, 2], devices: Vec::new() }).unwrap();
     let with_cache = |bytes: &[u8]| ebpf::load_with(bytes, |loader| settings.apply(loader));
     for name in ["redirect", "packet"] {
