@@ -20,6 +20,8 @@ pub enum NotCached {
     BucketsFull,
     /// The bucket is being moved: its packets tell agents where their connection may be.
     Moving,
+    /// Some packets carry an option behind the tunnel's header.
+    SecondChance,
     /// The sweep comes by too rarely.
     IdleTimeout,
     /// A checksum over each packet is to be computed.
@@ -46,6 +48,7 @@ impl NotCached {
             }
             NotCached::BucketsFull => "there are no more buckets",
             NotCached::Moving => "its bucket is being moved",
+            NotCached::SecondChance => "it has a second chance",
             NotCached::IdleTimeout => "an idle timeout is shorter than 40 s",
             NotCached::Udp6Checksum => "udp6_checksum is on",
             NotCached::NoNextHop => "the backend has no next hop",

@@ -1,6 +1,7 @@
 package scenarios_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -137,7 +138,9 @@ var faults = []fault{
 		begin: func(s *stage) func() { return s.silence(s.victim) },
 		told: func(s *stage) string {
 			words := s.doctorSays(s.victim, "^machine: is cut off")
-			s.poolsAreFull(s.victim)
+			if err := s.poolsAreFull(s.victim); err != nil {
+				s.Error(err)
+			}
 			return words
 		},
 	},
@@ -334,16 +337,19 @@ func otherSays(pattern string) func(*stage) string {
 }
 
 // poolsAreFull: each backend takes connections by the machine's plan.
-func (s *stage) poolsAreFull(machine string) {
+func (s *stage) poolsAreFull(machine string) error {
 	plan, err := s.running.Plan(s.Context(), machine)
-	s.must(err)
+	if err != nil {
+		return err
+	}
 	for _, service := range plan.GetServices() {
 		for _, member := range plan.Members()[service.GetGroup()] {
 			if member.GetState() != planv1.BackendState_BACKEND_STATE_ACTIVE {
-				s.Errorf("%s of %s is %v", member.GetBackend(), service.GetName(), member.GetState())
+				err = errors.Join(err, fmt.Errorf("%s of %s is %v", member.GetBackend(), service.GetName(), member.GetState()))
 			}
 		}
 	}
+	return err
 }
 
 // noAlarm: doctor finds nothing that fails.
@@ -369,6 +375,7 @@ func clockStepped(s *stage, step time.Duration) func() {
 	all(step)
 	time.Sleep(2 * time.Second)
 	back := s.withSpare()
+	eventually(s.T, 20*time.Second, "the spare is in the plan", func() error { return s.poolsAreFull(s.victim) })
 	s.noAlarm(s.victim)
 	return func() { all(0); back() }
 }

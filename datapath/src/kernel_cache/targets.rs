@@ -352,8 +352,7 @@ impl<'m> TargetWriter<'m> {
             return Err(NotCached::NoTraffic);
         }
         match matched.tracking {
-            Tracking::Tracked if lives_long(plan.service_of(matched)) => {}
-            Tracking::Tracked => return Err(NotCached::IdleTimeout),
+            Tracking::Tracked => refuse_service(plan.service_of(matched))?,
             _ => self.services.has(matched)?,
         }
         let template = egress.only_template(matched.profile, *family, member.backend)?;
@@ -373,9 +372,12 @@ fn key_of(Match { matched, .. }: &Match, member: &Member) -> TargetKey {
     (matched.matched, matched.service, member.backend)
 }
 
-/// True where the sweep comes by often enough.
-fn lives_long(service: &Service) -> bool {
-    service.timeouts.tcp_ms.min(service.timeouts.udp_ms) >= IDLE_TIMEOUT_MS_MIN
+fn refuse_service(service: &Service) -> Result<(), NotCached> {
+    if service.second_chance.is_some() {
+        return Err(NotCached::SecondChance);
+    }
+    let idle_ms = service.timeouts.tcp_ms.min(service.timeouts.udp_ms);
+    if idle_ms < IDLE_TIMEOUT_MS_MIN { Err(NotCached::IdleTimeout) } else { Ok(()) }
 }
 
 /// Makes a target not valid; returns its next sequence number, in place.

@@ -674,7 +674,7 @@ fn a_syn_with_many_options_is_user_spaces() {
     for mut pair in pairs_or_skip(test, stateless_message(3, 256)) {
         let with_options = |kind, bytes: usize| {
             let mut frame = longer(tcp(client(0), 1000, kind), bytes);
-            frame[46] = ((20 + bytes) / 4 << 4) as u8;
+            frame[46] = (((20 + bytes) / 4) << 4) as u8;
             frame[54..].fill(1); // "no operation"
             frame
         };
