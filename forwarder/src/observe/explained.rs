@@ -53,12 +53,11 @@ pub fn explained(
         let entry = &plan.matches[matched.matched as usize];
         response.matched = format!("{} {} {}", entry.target, entry.protocol, entry.ports);
         describe_service(&mut response, service, matched.tracking);
-        let cached = told.backend.and_then(|backend| {
-            let is_moving = matched.tracking == Tracking::Stateless && told.option.is_some();
-            if is_moving { Some(Err(NotCached::Moving)) } else { cached(view, &matched, backend) }
-        });
-        response.cached_by_bucket =
-            cached == Some(Ok(())) && matched.tracking == Tracking::Stateless;
+        let is_stateless = matched.tracking == Tracking::Stateless;
+        let is_moving = is_stateless && told.option.is_some();
+        let cached = told.backend.and_then(|backend| cached(view, &matched, backend));
+        let cached = cached.map(|of| if is_moving { Err(NotCached::Moving) } else { of });
+        response.cached_by_bucket = is_stateless && cached == Some(Ok(()));
         let why = cached.and_then(Result::err);
         why.map_or("", NotCached::meaning).clone_into(&mut response.not_cached);
     }

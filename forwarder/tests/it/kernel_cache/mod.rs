@@ -119,6 +119,49 @@ fn what_the_kernel_cannot_send_is_shown_with_the_reason() {
     assert_eq!(rig.forwarder.explain(flow()).not_cached, reason);
 }
 
+/// The buckets of a stateless service are all the backend's of that number.
+fn stateless(driver: &str, generation: u64, active: u8) -> Value {
+    let mut plan = plan(generation, active);
+    plan["forwarder"]["interfaces"][0]["driver"] = json!(driver);
+    let service = &mut plan["services"][0];
+    service["mode"] = json!("MODE_STATELESS");
+    service["encap"] = json!("ENCAP_GENEVE");
+    service["bucketMap"] = json!({
+        "generation": generation.to_string(),
+        "backends": ["b11", "b12"],
+        "byBucket": vec![active - 11; 256],
+    });
+    plan
+}
+
+/// Workers get none of its packets once its next hop is known, also after its bucket moved.
+#[test]
+fn packets_of_a_stateless_service_are_the_kernels_by_its_buckets() {
+    if !root_or_skip("packets_of_a_stateless_service_are_the_kernels_by_its_buckets") {
+        return;
+    }
+    for driver in DRIVERS {
+        let mut rig = Rig::start(&stateless(driver, 1, 11));
+        let taken = rig.filtered("taken");
+        rig.traffic.send(300);
+        rig.forwarder.set_plan(&stateless(driver, 2, 12)).unwrap();
+        let first = rig.traffic.sent;
+        assert_eq!(rig.traffic.send(300), 12);
+        assert_eq!(rig.filtered("taken"), taken, "{driver}");
+        rig.hold_counters([first, 300]);
+        assert!(rig.forwarder.explain(flow()).cached_by_bucket);
+        // Its bucket is moving: agents are told, so a worker sends.
+        let mut moving = stateless(driver, 3, 12);
+        let moves: Vec<Value> =
+            (0..256).map(|bucket| json!({"bucket": bucket, "others": [0]})).collect();
+        moving["services"][0]["bucketMap"]["moves"] = json!(moves);
+        rig.forwarder.set_plan(&moving).unwrap();
+        let told = rig.forwarder.explain(flow());
+        assert_eq!(told.not_cached, "its bucket is being moved");
+        assert!(!told.cached_by_bucket);
+    }
+}
+
 #[test]
 fn a_plan_that_moves_a_flow_moves_it_in_the_kernel_and_no_count_is_lost() {
     if !root_or_skip("a_plan_that_moves_a_flow_moves_it_in_the_kernel_and_no_count_is_lost") {
