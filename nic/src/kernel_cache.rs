@@ -25,8 +25,6 @@ pub const TARGET_WORDS: usize = 2 * LINE_WORDS;
 pub const TRAFFIC_WORDS: usize = 2;
 /// Words of what flows and clients are hashed by.
 pub const HASH_WORDS: usize = (4 * 256 + 2 * 44) / 2;
-/// Services that the filter knows.
-pub const SERVICES_MAX: usize = 65_536;
 
 const WORD_BYTES: usize = size_of::<u64>();
 

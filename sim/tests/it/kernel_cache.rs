@@ -487,6 +487,25 @@ fn what_has_a_checksum_over_its_payload_is_user_spaces() {
     }
 }
 
+fn vip_of_port(address: &str, protocol: proto::Protocol, port: u32) -> proto::Vip {
+    proto::Vip {
+        protocol: protocol as i32,
+        ports: vec![proto::PortRange { first: port, last: port }],
+        ..common::vip(address)
+    }
+}
+
+/// A service that has one port of an address where another has all.
+fn narrow() -> proto::Service {
+    proto::Service {
+        name: "narrow".into(),
+        vips: vec![vip_of_port("203.0.113.10", proto::Protocol::Tcp, 80)],
+        group: "web".into(),
+        table_size: 1009,
+        ..Default::default()
+    }
+}
+
 #[test]
 fn a_change_of_plan_or_next_hop_takes_effect_at_once() {
     let test = "a_change_of_plan_or_next_hop_takes_effect_at_once";
@@ -519,17 +538,7 @@ fn a_change_of_plan_or_next_hop_takes_effect_at_once() {
         let after = by_kernel(&mut pair);
         assert!(after.contains(&true) && after.contains(&false), "{after:?}");
         // A VIP that takes the flows from their service.
-        down.services.push(proto::Service {
-            name: "narrow".into(),
-            vips: vec![proto::Vip {
-                ports: vec![proto::PortRange { first: 80, last: 80 }],
-                protocol: proto::Protocol::Tcp as i32,
-                ..common::vip("203.0.113.10")
-            }],
-            group: "web".into(),
-            table_size: 1009,
-            ..Default::default()
-        });
+        down.services.push(narrow());
         pair.set(down.clone(), &moved);
         assert_eq!(by_kernel(&mut pair), [false; 8]);
         // No next hop.
@@ -625,13 +634,9 @@ fn stateless_message(backends: u32, buckets: u32) -> proto::Plan {
     let by_bucket: Vec<u32> = (0..buckets).map(|bucket| bucket % backends).collect();
     common::make_stateless(&mut message, &by_bucket);
     let ports = [(proto::Protocol::Tcp, 80), (proto::Protocol::Udp, 53)];
-    let vips = ["203.0.113.10", "2001:db8:f::10"].into_iter().flat_map(|address| {
-        ports.map(|(protocol, port)| proto::Vip {
-            protocol: protocol as i32,
-            ports: vec![proto::PortRange { first: port, last: port }],
-            ..common::vip(address)
-        })
-    });
+    let vips = ["203.0.113.10", "2001:db8:f::10"]
+        .into_iter()
+        .flat_map(|address| ports.map(|(protocol, port)| vip_of_port(address, protocol, port)));
     message.services[0].vips = vips.collect();
     message
 }
@@ -738,17 +743,7 @@ fn a_service_of_all_ports_is_the_kernels_where_it_is_alone() {
         let tunnelled = changed(udp.clone(), |frame| frame[36..38].copy_from_slice(&[0x17, 0xc1]));
         assert!(!pair.forward(&tunnelled).by_kernel);
         let mut two = wide(stateless_message(3, 256));
-        two.services.push(proto::Service {
-            name: "narrow".into(),
-            vips: vec![proto::Vip {
-                ports: vec![proto::PortRange { first: 80, last: 80 }],
-                protocol: proto::Protocol::Tcp as i32,
-                ..common::vip("203.0.113.10")
-            }],
-            group: "web".into(),
-            table_size: 1009,
-            ..Default::default()
-        });
+        two.services.push(narrow());
         pair.set(two, &|_| vec![common::hop(MTU)]);
         assert!(!pair.forward(&tcp).by_kernel);
         assert!(!pair.forward(&udp).by_kernel);

@@ -28,7 +28,10 @@ const PACKETS: u64 = 2_000;
 const DRIVERS: [&str; 2] = ["DRIVER_AF_XDP", "DRIVER_AF_PACKET"];
 
 fn plan_of(driver: &str) -> Value {
-    let mut plan = plan(1, 11);
+    with_driver(driver, plan(1, 11))
+}
+
+fn with_driver(driver: &str, mut plan: Value) -> Value {
     plan["forwarder"]["interfaces"][0]["driver"] = json!(driver);
     plan
 }
@@ -121,8 +124,7 @@ fn what_the_kernel_cannot_send_is_shown_with_the_reason() {
 
 /// The buckets of a stateless service are all the backend's of that number.
 fn stateless(driver: &str, generation: u64, active: u8) -> Value {
-    let mut plan = plan(generation, active);
-    plan["forwarder"]["interfaces"][0]["driver"] = json!(driver);
+    let mut plan = with_driver(driver, plan(generation, active));
     let service = &mut plan["services"][0];
     service["mode"] = json!("MODE_STATELESS");
     service["encap"] = json!("ENCAP_GENEVE");
