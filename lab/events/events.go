@@ -14,6 +14,10 @@ import (
 // event is one thing that happens to clusters.
 type event struct {
 	name string
+	// words for people, of what happened.
+	words string
+	// may break for a reason that no load balancer can help; empty: nothing may.
+	may string
 	// needsTwo load balancers, because one of them dies.
 	needsTwo bool
 	// onRequest: only where it is named.
@@ -40,19 +44,19 @@ const (
 
 // events in their usual order.
 var events = []event{
-	{name: "steady", freshRate: freshRateSteady, do: steady, after: checkRecent},
-	{name: "add_backend", freshRate: freshRate, do: addBackend},
-	{name: "drain_backend", freshRate: freshRate, do: drainBackend},
-	{name: "kill_backend", freshRate: freshRate, do: killBackend},
-	{name: "kill_load_balancer", needsTwo: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancer},
-	{name: "restore_load_balancer", needsTwo: true, freshRate: freshRate, before: killBeforeRestore, do: restoreLoadBalancer},
-	{name: "kill_load_balancer_after_change", needsTwo: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancerAfterChange},
-	{name: "kill_load_balancer_after_changes", needsTwo: true, onRequest: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancerAfterChanges},
-	{name: "move_buckets", stateless: true, freshRate: freshRate, do: moveBuckets},
-	{name: "scale_out", stateless: true, freshRate: freshRate, do: scaleOut},
-	{name: "scale_in", stateless: true, freshRate: freshRate, do: scaleIn},
-	{name: "kill_agent", stateless: true, freshRate: freshRate, do: killAgent},
-	{name: "generations_apart", stateless: true, needsTwo: true, freshRate: freshRate, do: generationsApart},
+	{name: "steady", words: "nothing; connections are counted", freshRate: freshRateSteady, do: steady, after: checkRecent},
+	{name: "add_backend", words: "a server is added", freshRate: freshRate, do: addBackend},
+	{name: "drain_backend", words: "a server is drained", freshRate: freshRate, do: drainBackend},
+	{name: "kill_backend", words: "a server dies", may: "its own connections, and requests until probes find out", freshRate: freshRate, do: killBackend},
+	{name: "kill_load_balancer", words: "a load balancer dies", needsTwo: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancer},
+	{name: "restore_load_balancer", words: "a load balancer comes back", needsTwo: true, freshRate: freshRate, before: killBeforeRestore, do: restoreLoadBalancer},
+	{name: "kill_load_balancer_after_change", words: "a load balancer dies after a change", may: "those that only the dead machine remembered, since the pool had changed", needsTwo: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancerAfterChange},
+	{name: "kill_load_balancer_after_changes", words: "a load balancer dies after changes", may: "those that only the dead machine remembered, since the pool had changed", needsTwo: true, onRequest: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancerAfterChanges},
+	{name: "move_buckets", words: "stateless: connections move and back", stateless: true, freshRate: freshRate, do: moveBuckets},
+	{name: "scale_out", words: "stateless: a server is added", stateless: true, freshRate: freshRate, do: scaleOut},
+	{name: "scale_in", words: "stateless: a server leaves", stateless: true, freshRate: freshRate, do: scaleIn},
+	{name: "kill_agent", words: "stateless: a leaving server's agent dies", stateless: true, freshRate: freshRate, do: killAgent},
+	{name: "generations_apart", words: "stateless: machines disagree a while", stateless: true, needsTwo: true, freshRate: freshRate, do: generationsApart},
 }
 
 // steady: nothing happens. Connections are spread evenly, and each is seen by

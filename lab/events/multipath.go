@@ -60,6 +60,8 @@ func (o MultipathOptions) FromEnvironment(get func(string) string) (MultipathOpt
 // multipathEvent is one thing that happens while transfers run.
 type multipathEvent struct {
 	name string
+	// words for people, of what happened.
+	words string
 	// cutsLinks: not all subflows have both links throughout.
 	cutsLinks bool
 	// withoutTimestamps: the client's kernel sends none, so that agents send packets on
@@ -71,12 +73,12 @@ type multipathEvent struct {
 }
 
 var multipathEvents = []multipathEvent{
-	{name: "cut_link", cutsLinks: true, do: cutLink},
-	{name: "kill_load_balancer", do: killOneOfLoadBalancers},
-	{name: "drain_backend", do: drainOneOfBackends},
-	{name: "add_load_balancer", before: withoutOneLoadBalancer, do: addLoadBalancer},
-	{name: "restart_agent", do: restartAgent},
-	{name: "drain_without_timestamps", withoutTimestamps: true, do: drainOneOfBackends},
+	{name: "cut_link", words: "a link of the client fails", cutsLinks: true, do: cutLink},
+	{name: "kill_load_balancer", words: "a load balancer dies", do: killOneOfLoadBalancers},
+	{name: "drain_backend", words: "a server is drained", do: drainOneOfBackends},
+	{name: "add_load_balancer", words: "a load balancer is added", before: withoutOneLoadBalancer, do: addLoadBalancer},
+	{name: "restart_agent", words: "a server's agent restarts", do: restartAgent},
+	{name: "drain_without_timestamps", words: "drained, without timestamps", withoutTimestamps: true, do: drainOneOfBackends},
 }
 
 // MultipathEventNames in their usual order.
@@ -157,14 +159,14 @@ func (o MultipathOptions) performAll(ctx context.Context, screen *report.Screen,
 	defer router.Close()
 	for i, name := range o.Events {
 		at := slices.IndexFunc(multipathEvents, func(e multipathEvent) bool { return e.name == name })
-		screen.Begin(name)
+		screen.Begin(multipathEvents[at].words)
 		s := &multipathStage{
 			stage: stage{
 				options: o.Options, lab: running, router: router, screen: screen, report: &report.Report{},
 				random: rand.New(rand.NewPCG(o.Seed, uint64(i))), meter: newMeter(running),
 			},
 			stateful: o.Stateful, links: [2]topology.Node{running.Network.Client, second},
-			result: report.MultipathEvent{Name: name},
+			result: report.MultipathEvent{Name: name, Remarks: report.Remarks{Words: multipathEvents[at].words}},
 		}
 		if err := s.perform(ctx, multipathEvents[at]); err != nil {
 			return fmt.Errorf("event %s: %w", name, err)

@@ -142,12 +142,12 @@ func performAll(ctx context.Context, o Options, stateless bool, running *hosts.L
 		if e.stateless != stateless {
 			continue
 		}
-		screen.Begin(name)
+		screen.Begin(e.words)
 		s := &stage{
 			options: o, lab: running, router: router, screen: screen, report: outcome,
 			random: rand.New(rand.NewPCG(o.Seed, uint64(i))),
 			block:  i%250 + 1, meter: newMeter(running),
-			result: report.EventResult{Name: name},
+			result: report.EventResult{Name: name, Remarks: report.Remarks{Words: e.words, May: e.may}},
 		}
 		if err := s.perform(ctx, e); err != nil {
 			screen.Unfollow()

@@ -5,7 +5,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"text/tabwriter"
 )
 
 // Multipath is the result of a run with connections of Multipath TCP. The names of its
@@ -51,24 +50,31 @@ func (r *Multipath) remarks() (events []named) {
 // Write the report as JSON.
 func (r *Multipath) Write(path string) error { return writeJSON(path, r) }
 
-// Print the result on one screen.
+// Print the result on one screen: first what matters.
 func (r *Multipath) Print(output io.Writer) {
-	fmt.Fprintf(output, "\nmode: %s\n", r.Mode)
-	table := tabwriter.NewWriter(output, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(table, "event\ttransfers\tbroken\trounds\twrong digests\tjoins begun\tcame about\tbytes by joins\t\t\n")
-	for _, e := range r.Events {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%d\t%d\t%d\t%s\t%s\t\n", e.Name, e.Transfers, e.Broken, thousands(int(e.Rounds)), e.DigestErrors,
-			e.JoinsWanted, e.Joins, thousands(int(e.SecondSubflowBytes)), e.verdict())
-	}
-	_ = table.Flush()
-	printDetails(output, r.remarks())
-	fmt.Fprint(output, "the backends' kernels counted:\n")
-	for _, name := range slices.Sorted(maps.Keys(r.Kernel)) {
-		fmt.Fprintf(output, "  %-24s %d\n", name, r.Kernel[name])
-	}
-	verdict := asExpected
+	out := newLines(output)
+	expected := asExpected
 	if r.Mode != "stateless" {
-		verdict = "nothing is expected of joins in this mode"
+		expected = "nothing is expected of joins in this mode"
 	}
-	r.print(output, r.remarks(), verdict)
+	transfers, broken := 0, 0
+	for _, e := range r.Events {
+		transfers, broken = transfers+e.Transfers, broken+e.Broken
+	}
+	out.line("")
+	out.verdict(r.Good(), "%d of %s transfers broken (%s): %s", broken, thousands(transfers), r.Mode, r.verdict(r.remarks(), expected))
+	out.line("")
+	out.line("%-30s %9s %6s %8s %8s %12s", "what happened", "transfers", "broken", "joins", "of", "bytes by")
+	out.line("%-30s %9s %6s %8s %8s %12s", "", "", "", "", "begun", "joins")
+	for _, e := range r.Events {
+		out.line("%-30s %9d %6d %8d %8d %12s", e.Words, e.Transfers, e.Broken, e.Joins, e.JoinsWanted, thousands(int(e.SecondSubflowBytes)))
+		out.detail(fmt.Sprintf("%s rounds, %d with wrong bytes", thousands(int(e.Rounds)), e.DigestErrors))
+		out.detail(e.Detail)
+	}
+	out.line("")
+	out.line("the backends' kernels counted:")
+	for _, name := range slices.Sorted(maps.Keys(r.Kernel)) {
+		out.line("  %-24s %d", name, r.Kernel[name])
+	}
+	r.print(out, r.remarks())
 }

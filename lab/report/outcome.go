@@ -3,13 +3,16 @@ package report
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"time"
 )
 
 // Remarks about one event, for people.
 type Remarks struct {
+	// Words for what happened.
+	Words string
+	// May break, for a reason that nothing helps.
+	May      string
 	Detail   string
 	Problems []string
 }
@@ -17,13 +20,6 @@ type Remarks struct {
 // Problem is what makes the event fail.
 func (r *Remarks) Problem(format string, args ...any) {
 	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
-}
-
-func (r *Remarks) verdict() string {
-	if len(r.Problems) > 0 {
-		return "FAILED"
-	}
-	return "ok"
 }
 
 // Whole is what a report says of a whole run, for people.
@@ -42,14 +38,6 @@ type named struct {
 	*Remarks
 }
 
-func printDetails(output io.Writer, events []named) {
-	for _, e := range events {
-		if e.Detail != "" {
-			fmt.Fprintf(output, "  %s: %s\n", e.name, e.Detail)
-		}
-	}
-}
-
 // good if no event has a problem, nor the whole.
 func good(events []named, problems []string) bool {
 	for _, e := range events {
@@ -63,22 +51,26 @@ func good(events []named, problems []string) bool {
 // asExpected is the verdict of a run without problems.
 const asExpected = "everything as expected"
 
-// print the problems of all events and of the whole; `verdict` where there are none.
-func (w *Whole) print(output io.Writer, events []named, verdict string) {
+// verdict of a run; `expected` where it has no problems.
+func (w *Whole) verdict(events []named, expected string) string {
+	if !good(events, w.Problems) {
+		expected = "NOT as expected"
+	}
+	return fmt.Sprintf("%s, in %.0f s", expected, w.Duration.Seconds())
+}
+
+// print the problems of all events and of the whole.
+func (w *Whole) print(output *lines, events []named) {
 	for _, e := range events {
 		for _, problem := range e.Problems {
-			fmt.Fprintf(output, "FAILED %s: %s\n", e.name, problem)
+			output.bad("FAILED %s: %s", e.name, problem)
 		}
 	}
 	for _, problem := range w.Problems {
-		fmt.Fprintf(output, "FAILED %s\n", problem)
+		output.bad("FAILED %s", problem)
 	}
-	if !good(events, w.Problems) {
-		verdict = "NOT as expected"
-	}
-	fmt.Fprintf(output, "%s, in %.0f s\n", verdict, w.Duration.Seconds())
 	if w.Busy != "" {
-		fmt.Fprintf(output, "this machine was too busy for a fair run: %s\n", w.Busy)
+		output.line("this machine was too busy for a fair run: %s", w.Busy)
 	}
 }
 

@@ -62,6 +62,32 @@ func TestTheScreenNamesWhatWentWrong(t *testing.T) {
 	}
 }
 
+// What matters comes first, in plain words, and breaks that are allowed have their reason.
+func TestTheScreenFitsATerminalAndBeginsWithTheVerdict(t *testing.T) {
+	report := exampleReport()
+	report.Events[0].Words, report.Events[0].May = "a server dies", "its own connections, and requests until probes find out"
+	report.Events[0].Detail = "be-3 found down after 0.6 s"
+	report.Events[0].Broken = 127
+	var screen, multipath strings.Builder
+	report.Print(&screen)
+	for _, wanted := range []string{
+		"\n2 of 500 connections broken, 0 of 12,345 requests failed that did not have to:\n",
+		"a server dies                                  12,345       3     127    412 ms\n",
+		"    allowed: 3 requests, 125 connections (its own connections, and requests\n    until probes find out)\n",
+		"packets: lb-1 1,000, lb-2 2,000; unaccounted for: 0",
+	} {
+		if !strings.Contains(screen.String(), wanted) {
+			t.Errorf("%q is missing in\n%s", wanted, screen.String())
+		}
+	}
+	(&Multipath{Mode: "stateless", Events: []MultipathEvent{{Name: "cut_link", Transfers: 12345, SecondSubflowBytes: 12345678901}}}).Print(&multipath)
+	for line := range strings.Lines(screen.String() + multipath.String()) {
+		if len(line) > width+1 || strings.Contains(line, "\x1b") {
+			t.Errorf("%d columns: %q", len(line)-1, line)
+		}
+	}
+}
+
 func TestThousands(t *testing.T) {
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -123: "-123", -1234: "-1,234"} {
 		if got := thousands(n); got != want {

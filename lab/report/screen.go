@@ -1,11 +1,12 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"github.com/guideway/guideway/lab/traffic/load"
@@ -13,7 +14,7 @@ import (
 
 // Screen shows people what goes on.
 type Screen struct {
-	output io.Writer
+	output *lines
 	// Begun is when the first step was taken.
 	Begun time.Time
 
@@ -25,10 +26,10 @@ type Screen struct {
 
 // NewScreen that writes there.
 func NewScreen(output io.Writer) *Screen {
-	return &Screen{output: output, Begun: time.Now(), event: "lab"}
+	return &Screen{output: newLines(output), Begun: time.Now(), event: "a data centre in network namespaces"}
 }
 
-// Begin an event: its name stands before the steps that follow.
+// Begin an event: its words stand above the steps that follow.
 func (s *Screen) Begin(event string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -39,7 +40,12 @@ func (s *Screen) Begin(event string) {
 func (s *Screen) Step(format string, args ...any) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	fmt.Fprintf(s.output, "%5.1f s  %-32s %s\n", time.Since(s.Begun).Seconds(), s.event, fmt.Sprintf(format, args...))
+	if s.event != "" {
+		s.output.line("")
+		s.output.line("%s", s.event)
+		s.event = ""
+	}
+	s.output.wrapped(fmt.Sprintf("%7.1f s  ", time.Since(s.Begun).Seconds()), fmt.Sprintf(format, args...))
 }
 
 // progressEvery so often a line, while a load runs.
@@ -71,8 +77,8 @@ func (s *Screen) Follow(running progresses) {
 			if err != nil {
 				return // the next request says so
 			}
-			s.Step("  %s requests, %d failed; %d of %d connections open, %d broken; %s messages",
-				thousands(r.Requests), r.Failed, r.Open, r.Connections, r.Broken, thousands(r.Messages))
+			s.Step("%s requests, %d failed; %d of %d connections open, %d broken",
+				thousands(r.Requests), r.Failed, r.Open, r.Connections, r.Broken)
 		}
 	})
 }
@@ -98,46 +104,64 @@ func thousands(n int) string {
 	return b.String()
 }
 
-// Print the result on one screen.
+// Print the result on one screen: first what matters.
 func (r *Report) Print(output io.Writer) {
-	fmt.Fprintln(output)
-	table := tabwriter.NewWriter(output, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(table, "event\trequests\tfailed\tallowed\tconnections\tbroken\tallowed\tpause max\t")
-	for _, machine := range r.Machines {
-		fmt.Fprintf(table, "pkts %s\t", machine)
-	}
-	fmt.Fprintln(table, "\t")
+	out := newLines(output)
+	requests, failed, connections, broken := 0, 0, 0, 0
 	for _, e := range r.Events {
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d ms\t", e.Name, thousands(e.Requests), e.Failed, e.FailedAllowed,
-			e.Connections, e.Broken, e.BrokenAllowed, e.LongestPauseMS)
-		for _, machine := range r.Machines {
-			fmt.Fprintf(table, "%s\t", thousands(int(e.Packets[machine])))
-		}
-		fmt.Fprintf(table, "%s\t\n", e.verdict())
+		requests, failed = requests+e.Requests, failed+max(0, e.Failed-e.FailedAllowed)
+		connections, broken = connections+e.Connections, broken+max(0, e.Broken-e.BrokenAllowed)
 	}
-	_ = table.Flush()
-	printDetails(output, r.remarks())
-	r.printShares(output)
-	r.printRest(output)
+	out.line("")
+	out.verdict(r.Good(), "%s of %s connections broken, %s of %s requests failed that did not have to: %s",
+		thousands(broken), thousands(connections), thousands(failed), thousands(requests), r.verdict(r.remarks(), asExpected))
+	out.line("")
+	out.line("%-43s %9s %7s %7s %9s", "what happened", "requests", "failed", "broken", "longest")
+	out.line("%-43s %9s %7s %7s %9s", "", "", "", "", "wait")
+	packets := map[string]uint64{}
+	for _, e := range r.Events {
+		out.line("%-43s %9s %7d %7d %6d ms", e.Words, thousands(e.Requests), e.Failed, e.Broken, e.LongestPauseMS)
+		out.detail(e.Detail)
+		if e.FailedAllowed+e.BrokenAllowed > 0 {
+			out.detail(e.allowed())
+		}
+		for _, machine := range r.Machines {
+			packets[machine] += e.Packets[machine]
+		}
+	}
+	out.line("")
+	r.printShares(out)
+	r.printRest(out, packets)
 }
 
-func (r *Report) printShares(output io.Writer) {
+// allowed breaks, and why.
+func (e *EventResult) allowed() string {
+	text := fmt.Sprintf("allowed: %d requests, %d connections", e.FailedAllowed, e.BrokenAllowed)
+	if e.May != "" {
+		text += " (" + e.May + ")"
+	}
+	return text
+}
+
+func (r *Report) printShares(out *lines) {
 	if len(r.Shares) == 0 {
 		return
 	}
-	fmt.Fprintf(output, "\nshares of %s new connections (share, ideal, difference, sigma, allowed)\n", thousands(r.NewConnections))
-	for _, s := range r.Shares {
-		fmt.Fprintf(output, "  %-8s %.4f  %.4f  %+6.2f %%  %.2f %%  %.1f %%\n",
-			s.Backend, s.Share, s.Ideal, 100*s.Deviation(), 100*s.Sigma, 100*s.Tolerance())
-	}
-	fmt.Fprintf(output, "flows looked up %d, on more than one machine or worker %d; wrong checksums %d\n",
-		r.FlowsLookedUp, r.FlowsSeenTwice, r.ChecksumErrors)
+	least := slices.MinFunc(r.Shares, func(a, b Share) int { return cmp.Compare(a.Deviation(), b.Deviation()) })
+	most := slices.MaxFunc(r.Shares, func(a, b Share) int { return cmp.Compare(a.Deviation(), b.Deviation()) })
+	out.line("%s new connections were spread evenly but for %+.1f %% (%s) to %+.1f %% (%s); %.1f %% are allowed",
+		thousands(r.NewConnections), 100*least.Deviation(), least.Backend, 100*most.Deviation(), most.Backend, 100*most.Tolerance())
+	out.line("of %d flows that were looked up %d were on more than one machine or worker", r.FlowsLookedUp, r.FlowsSeenTwice)
 }
 
-func (r *Report) printRest(output io.Writer) {
+func (r *Report) printRest(out *lines, packets map[string]uint64) {
 	if r.WithdrawMS != nil {
-		fmt.Fprintf(output, "from kill to the route's deletion at the router: %.1f ms\n", *r.WithdrawMS)
+		out.line("a killed load balancer's routes were gone from the router after %.1f ms", *r.WithdrawMS)
 	}
-	fmt.Fprintf(output, "unaccounted packets: %d\n", r.UnaccountedPackets)
-	r.print(output, r.remarks(), asExpected)
+	var each []string
+	for _, machine := range r.Machines {
+		each = append(each, machine+" "+thousands(int(packets[machine])))
+	}
+	out.line("packets: %s; unaccounted for: %d; wrong checksums: %d", strings.Join(each, ", "), r.UnaccountedPackets, r.ChecksumErrors)
+	r.print(out, r.remarks())
 }

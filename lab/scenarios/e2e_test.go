@@ -358,7 +358,7 @@ func TestOfThreeLoadBalancersEachFlowIsOnOneWorkerBackendsShareEvenlyAndOneMayDi
 		t.Errorf("shares add up to %v", sum)
 	}
 	// Each lasting connection is looked up; those that have ended besides.
-	counts := regexp.MustCompile(`flows looked up (\d+), on more than one machine or worker (\d+);`).FindStringSubmatch(screen)
+	counts := regexp.MustCompile(`of (\d+) flows that were looked up (\d+) were on more than one machine or worker`).FindStringSubmatch(screen)
 	if counts == nil {
 		t.Fatal("the demo does not say where flows were tracked")
 	}
