@@ -13,7 +13,7 @@ use crate::{multipath, timestamps};
 /// The backend has the VIPs on its loopback interface (`ip addr add VIP dev
 /// lo`) and answers clients directly.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "guideway-agent", version = daemon::VERSION_AND_COMMIT)]
 pub struct Arguments {
     /// The config (docs/agent.md)
     #[arg(long, global = true, value_name = "FILE", default_value = "/etc/guideway/agent.yaml")]

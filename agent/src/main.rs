@@ -58,7 +58,7 @@ async fn main() -> ExitCode {
         return doctor::run(&arguments.config, output);
     }
     if let Some(Command::Version) = arguments.command {
-        println!("guideway-agent {}", env!("CARGO_PKG_VERSION"));
+        println!("guideway-agent {}", daemon::VERSION_AND_COMMIT);
         return ExitCode::SUCCESS;
     }
     if let Some(Command::RestoreSynCookies) = arguments.command {

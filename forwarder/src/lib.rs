@@ -7,10 +7,11 @@
 //! ```text
 //!  run ─► takeover ─┐
 //!     └──► api ─────┴─► control ─► observe ─► dataplane ─► netlink
-//!  offline ─────────────────────────►┘            all of them ─► process, proto
+//!  arguments ─► offline ────────────►┘            all of them ─► process, proto
 //! ```
 
 pub mod api;
+pub mod arguments;
 pub mod control;
 pub mod dataplane;
 pub mod netlink;

@@ -189,7 +189,7 @@ impl Source<'_> {
             families.zip(mss::fitting(self.config, mtu)).collect()
         };
         Ok(Status {
-            version: env!("CARGO_PKG_VERSION").to_string(),
+            version: daemon::VERSION.to_string(),
             config_file: self.file.clone(),
             uptime_seconds: self.started.elapsed().as_secs(),
             mode: self.mode.to_string(),

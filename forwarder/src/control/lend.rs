@@ -45,9 +45,9 @@ impl Control {
         secret::read_if_there(options.secret_file.as_deref())?;
         Ok(Requirements {
             key_id: secret::key_id_of(options.secret_file.as_deref()),
-            tables_dir: real_path(&options.tables_dir),
+            tables_dir: real_path(&options.tables_dir()),
             busy_poll: options.busy_poll,
-            steered_workers: options.steered_workers,
+            steered_workers: options.steered_workers(),
             chunk_bytes: wire::CHUNK_BYTES,
         })
     }
@@ -61,7 +61,7 @@ impl Control {
             key_id: if is_derived { requirements.key_id.clone() } else { self.key_id() },
             tables_dir: real_path(self.tables.path()),
             busy_poll: self.options.busy_poll,
-            steered_workers: self.options.steered_workers,
+            steered_workers: self.options.steered_workers(),
             chunk_bytes: wire::CHUNK_BYTES,
         };
         refuse_what_differs(&ours, requirements)?;

@@ -117,7 +117,7 @@ impl Machine {
         let queue_options =
             QueueOptions { busy_poll: options.busy_poll, ..QueueOptions::default() };
         let workers =
-            options.steered_workers.unwrap_or_else(|| steered_workers(threads::cpus().len()));
+            options.steered_workers().unwrap_or_else(|| steered_workers(threads::cpus().len()));
         let connections = connections_max(&asked);
         let needed = Needed::by(&configs, &queue_options, asked.steering(), workers)?;
         let bytes = needed.fits(memory::room(), tables, connections)?;
@@ -214,7 +214,7 @@ impl Machine {
             tables,
             key_digest: key_digest(&self.key_id, &self.cluster),
             connections_max: self.connections_max(),
-            cpus: if options.pin { threads::cpus() } else { Vec::new() },
+            cpus: if options.no_pin { Vec::new() } else { threads::cpus() },
             busy_poll: options.busy_poll,
             inherited,
             kernel_caches: self.kernel_cache().ok(),

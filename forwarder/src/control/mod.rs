@@ -180,7 +180,7 @@ impl Control {
             tracing::info!(path = %path.display(), "no secret there: plans that were made with one are refused");
         }
         let state = Folder::open(&options.state_dir)?;
-        let (tables, ids) = Tables::open(&options.tables_dir)?;
+        let (tables, ids) = Tables::open(&options.tables_dir())?;
         let planner = Planner::with_ids(ids);
         let next_hops = NextHops::start()?;
         let probing = Probing::default();

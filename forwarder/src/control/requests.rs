@@ -55,7 +55,7 @@ impl Control {
     pub fn status(&self) -> proto::GetStatusResponse {
         let shown = self.shown.load_full();
         let empty = proto::GetStatusResponse {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: daemon::VERSION.to_owned(),
             features: plan::features(),
             key_id: self.key_id(),
             restart_required: shown.restart_required.clone(),

@@ -31,26 +31,35 @@ use crate::offline::plan_file::read_plan;
 use crate::process::secret;
 
 /// What to replay, and where to write what.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The plan, as proto JSON.
+    /// The plan, as proto JSON
+    #[arg(long)]
     pub plan: PathBuf,
-    /// The capture: pcap or pcapng.
+    /// The capture to forward: pcap or pcapng, Ethernet
+    #[arg(long = "in", value_name = "PCAP")]
     pub input: PathBuf,
-    /// Everything emitted, in order.
+    /// Where everything emitted goes: pcap
+    #[arg(long = "out", value_name = "PCAP")]
     pub output: PathBuf,
-    /// Frames passed to the kernel, in order.
+    /// Where frames passed to the kernel go: pcap
+    #[arg(long, value_name = "PCAP")]
     pub passed: Option<PathBuf>,
-    /// Verdicts by kind.
+    /// Where the counters go [default: stdout]
+    #[arg(long, value_name = "JSON")]
     pub counters: Option<PathBuf>,
-    /// One object for each frame.
+    /// Where the journey of each frame goes
+    #[arg(long, value_name = "JSON")]
     pub journeys: Option<PathBuf>,
-    /// The cluster's secret.
+    /// The cluster's secret [default: a key derived from the cluster's name]
+    #[arg(long)]
     pub secret_file: Option<PathBuf>,
-    /// The longest IP packet that fits the egress link.
+    /// The longest IP packet that fits the egress link, in bytes
+    #[arg(long, default_value_t = 65535)]
     pub egress_mtu: u16,
-    /// Frames handled together, 1 to 64.
-    pub batch: usize,
+    /// Frames handled together
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub batch: u8,
 }
 
 type Failure = Box<dyn std::error::Error>;
@@ -69,7 +78,7 @@ pub fn replay(options: &Options) -> Result<Value, Failure> {
     for packet in Reader::open(&options.input)? {
         let packet = packet?;
         let goes_on = batch.first().is_none_or(|first| millisecond(first) == millisecond(&packet));
-        if !goes_on || batch.len() == options.batch {
+        if !goes_on || batch.len() == usize::from(options.batch) {
             replay.run(&mut batch, &mut outputs)?;
         }
         let ends_batch = replay.may_be_slow(&packet);

@@ -149,7 +149,7 @@ fn lend<'c>(control: &'c Control, hello: &Hello) -> std::result::Result<Handover
         return Err(format!(
             "the running forwarder (version {}) hands over by protocol {PROTOCOL}, version {} by {}: restart it once \
              without --take-over; its connection tables are taken over all the same",
-            env!("CARGO_PKG_VERSION"),
+            daemon::VERSION,
             hello.version,
             hello.protocol
         ));
@@ -169,7 +169,7 @@ fn offer(channel: &mut Channel, assets: &Assets, handover: &Handover<'_>) -> Res
     descriptors.extend(handover.descriptors());
     descriptors.extend(taps.iter().map(AsFd::as_fd));
     let offer = Offer {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: daemon::VERSION.to_owned(),
         pid: std::process::id(),
         notify_socket: assets.manager.socket.clone(),
         watchdog_usec: assets.manager.watchdog_usec.clone(),

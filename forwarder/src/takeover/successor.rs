@@ -73,7 +73,7 @@ pub fn ask(run_dir: &Path, requirements: Requirements) -> Result<Option<Predeces
         )
         .into()
     };
-    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let version = daemon::VERSION.to_owned();
     let hello = Hello { protocol: PROTOCOL, version, pid: own.pid, requirements };
     let sent = channel.send(&hello, &[own.handle()]);
     let (answer, descriptors) = match sent.and_then(|()| channel.receive(ANSWER_TIMEOUT)) {

@@ -237,7 +237,7 @@ impl<'f> Golden<'f> {
         KEPT.into_iter().find(|file| !written(file) && !self.folder.join(file).exists())
     }
 
-    fn replay(&self, batch: usize, journeys: bool) -> Replayed {
+    fn replay(&self, batch: u8, journeys: bool) -> Replayed {
         let scratch = tempfile::tempdir().expect("a scratch directory");
         let to = |file: &str| scratch.path().join(file);
         let options = Options {

@@ -76,7 +76,7 @@ pub struct Process<'a> {
 pub fn render(running: Option<&Running<'_>>, process: &Process<'_>) -> String {
     let mut page = Page::default();
     let mut info = page.metric(&definitions::BUILD_INFO);
-    info.sample(&["guideway-forwarder", env!("CARGO_PKG_VERSION")], 1);
+    info.sample(&["guideway-forwarder", daemon::VERSION], 1);
     let up = page.metric(&definitions::FORWARDER_UP);
     up.value(u8::from(running.is_some()));
     let saved = page.metric(&definitions::PLAN_SAVED);
