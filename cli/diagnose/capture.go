@@ -59,8 +59,12 @@ func CaptureCommand() *cobra.Command {
 	flags.Uint64Var(&o.count, "count", 0, "end after N packets")
 	flags.StringVarP(&o.file, "write", "w", "", "the file to write; - is standard output")
 	flags.StringVar(&m.RunDir, "run-dir", machine.RunDirDefault, "directory of the sockets")
-	if err := command.MarkFlagRequired("write"); err != nil {
-		panic(err) // a flag that was just defined
+	err := errors.Join(
+		command.MarkFlagRequired("write"),
+		command.RegisterFlagCompletionFunc("service", machine.CompleteNames(&m, machine.ServiceNames)),
+	)
+	if err != nil {
+		panic(err) // flags that were just defined
 	}
 	return command
 }

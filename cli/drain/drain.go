@@ -27,8 +27,8 @@ func Command() *cobra.Command {
 // UndrainCommand is `guideway undrain`.
 func UndrainCommand() *cobra.Command {
 	return commandline.Group("undrain", "Undo `guideway drain`",
-		undrainNamed("backend NAME", "The backend of that name, on this machine, or on all where it was drained so", backendNames, undrainBackend),
-		undrainNamed("service NAME", "The service of that name, on this machine, or on all where it was drained so", serviceNames, undrainService),
+		undrainNamed("backend NAME", "The backend of that name, on this machine, or on all where it was drained so", machine.BackendNames, undrainBackend),
+		undrainNamed("service NAME", "The service of that name, on this machine, or on all where it was drained so", machine.ServiceNames, undrainService),
 		undrainMachineCommand())
 }
 
@@ -85,7 +85,7 @@ func drainBackendCommand() *cobra.Command {
 			"tracks no connection of it but closing ones, and until no move of a stateless\n" +
 			"service's buckets away from it is open. " + exitsOfWait,
 		Args:              commandline.Arguments("NAME"),
-		ValidArgsFunction: completeNames(&f.m, backendNames),
+		ValidArgsFunction: machine.CompleteNames(&f.m, machine.BackendNames),
 		RunE: func(command *cobra.Command, args []string) error {
 			ctx := command.Context()
 			err := f.m.OperateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
@@ -93,7 +93,7 @@ func drainBackendCommand() *cobra.Command {
 				return err
 			})
 			if err != nil || !f.wait {
-				return suggest(ctx, f.m, err, args[0], backendNames)
+				return suggest(ctx, f.m, err, args[0], machine.BackendNames)
 			}
 			return waitForBackend(ctx, f.m, args[0], f.timeout, command.OutOrStdout(), command.ErrOrStderr())
 		},
@@ -118,7 +118,7 @@ func drainServiceCommand() *cobra.Command {
 			"forwarder has forwarded at most 10 packets of the service in a second) or the time\n" +
 			"is up. " + exitsOfWait,
 		Args:              commandline.Arguments("NAME"),
-		ValidArgsFunction: completeNames(&f.m, serviceNames),
+		ValidArgsFunction: machine.CompleteNames(&f.m, machine.ServiceNames),
 		RunE: func(command *cobra.Command, args []string) error {
 			ctx := command.Context()
 			err := f.m.OperateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
@@ -127,7 +127,7 @@ func drainServiceCommand() *cobra.Command {
 				return err
 			})
 			if err != nil || !f.wait {
-				return suggest(ctx, f.m, err, args[0], serviceNames)
+				return suggest(ctx, f.m, err, args[0], machine.ServiceNames)
 			}
 			return waitForRoutes(ctx, f.m, drainedService(args[0]), command.OutOrStdout(), command.ErrOrStderr())
 		},
@@ -169,7 +169,7 @@ func drainMachineCommand() *cobra.Command {
 func undrainNamed(use, short string, names func(context.Context, machine.Machine) []string, undrain func(context.Context, controllerv1.ControllerClient, string) ([]string, error)) *cobra.Command {
 	var m machine.Machine
 	command := &cobra.Command{
-		Use: use, Short: short, Args: commandline.Arguments("NAME"), ValidArgsFunction: completeNames(&m, names),
+		Use: use, Short: short, Args: commandline.Arguments("NAME"), ValidArgsFunction: machine.CompleteNames(&m, names),
 		RunE: func(command *cobra.Command, args []string) error {
 			err := m.OperateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
 				warnings, err := undrain(ctx, client, args[0])
@@ -220,37 +220,4 @@ func suggest(ctx context.Context, m machine.Machine, err error, name string, nam
 		return fmt.Errorf("%w: %s", err, config.DidYouMean(name, names(ctx, m)))
 	}
 	return err
-}
-
-// backendNames are those that the controller knows; none, if it does not say.
-func backendNames(ctx context.Context, m machine.Machine) (names []string) {
-	_ = m.AskController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
-		state, err := client.GetState(ctx, &controllerv1.GetStateRequest{})
-		for _, backend := range state.GetBackends() {
-			names = append(names, backend.Name)
-		}
-		return err
-	})
-	return names
-}
-
-func serviceNames(ctx context.Context, m machine.Machine) (names []string) {
-	_ = m.AskController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
-		state, err := client.GetState(ctx, &controllerv1.GetStateRequest{WithoutBackends: true})
-		for _, service := range state.GetServices() {
-			names = append(names, service.Name)
-		}
-		return err
-	})
-	return names
-}
-
-// completeNames for a shell, by what the controller knows.
-func completeNames(m *machine.Machine, names func(context.Context, machine.Machine) []string) cobra.CompletionFunc {
-	return func(command *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return names(command.Context(), *m), cobra.ShellCompDirectiveNoFileComp
-	}
 }

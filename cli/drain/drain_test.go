@@ -146,18 +146,6 @@ func TestABackendIsWaitedForUntilItsConnectionsHaveEnded(t *testing.T) {
 	}
 }
 
-func TestShellsCompleteNames(t *testing.T) {
-	runDir := clitest.Both(t, &clitest.FakeController{}, nil)
-	for _, c := range []struct{ line, want string }{
-		{"drain backend", "web-1\nweb-2\n"}, {"undrain backend", "web-1\nweb-2\n"}, {"drain service", "web\n"}, {"undrain service", "web\n"},
-	} {
-		out, _, err := guideway(t, append(append([]string{"__complete"}, strings.Fields(c.line)...), "--run-dir", runDir, "")...)
-		if err != nil || !strings.HasPrefix(out, c.want) {
-			t.Errorf("%s: %v %q", c.line, err, out)
-		}
-	}
-}
-
 func TestADrainedBackendIsWaitedForUntilItsMovesClose(t *testing.T) {
 	done := &controllerv1.GetStateResponse{Services: []*controllerv1.Service{{Name: "web", Buckets: &controllerv1.Buckets{
 		Count: 256, Backends: []*controllerv1.BucketUse{{Backend: "web-2", Owned: 256}},

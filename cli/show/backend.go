@@ -26,7 +26,8 @@ func showBackendsCommand() *cobra.Command {
 		Short: "Backends of each service, their state and why; or one with all its checks",
 		Example: "  guideway show backends\n" +
 			"  guideway show backends web-1 -o json",
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: machine.CompleteNames(&m, machine.BackendNames),
 		RunE: func(command *cobra.Command, args []string) error {
 			switch {
 			case w.on && len(args) == 1:
