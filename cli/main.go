@@ -81,6 +81,7 @@ func root() *cobra.Command {
 		drain.Command(),
 		diagnose.ExplainCommand(),
 		fleet.Command(),
+		config.InitCommand(),
 		diagnose.ProbeCommand(version),
 		reloadCommand(),
 		show.Command(),
@@ -89,6 +90,7 @@ func root() *cobra.Command {
 		drain.UndrainCommand(),
 	)
 	commandline.AddVersion(command)
+	commandline.AddPages(command)
 	commandline.Strict(command)
 	return command
 }

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -60,6 +64,46 @@ func Test_every_command_says_what_it_is_for(t *testing.T) {
 	stdout, _, err := guideway(t, "completion", "bash")
 	if err != nil || !strings.Contains(stdout, "guideway") {
 		t.Errorf("completion: %v", err)
+	}
+}
+
+func Test_shells_complete_names(t *testing.T) {
+	runDir := clitest.Both(t, &clitest.FakeController{}, nil)
+	for _, c := range []struct{ line, want string }{
+		{"drain backend --run-dir DIR", "web-1\nweb-2\n"}, {"undrain backend --run-dir DIR", "web-1\nweb-2\n"},
+		{"drain service --run-dir DIR", "web\n"}, {"undrain service --run-dir DIR", "web\n"},
+		{"show backends --run-dir DIR", "web-1\nweb-2\n"}, {"capture --run-dir DIR --service", "web\n"},
+	} {
+		line := strings.Fields("__complete " + strings.ReplaceAll(c.line, "DIR", runDir))
+		out, _, err := guideway(t, append(line, "")...)
+		if err != nil || !strings.HasPrefix(out, c.want) {
+			t.Errorf("%s: %v %q", c.line, err, out)
+		}
+	}
+}
+
+// As packages have them; what is hidden has none.
+func Test_each_command_has_a_man_page(t *testing.T) {
+	folder := t.TempDir()
+	if _, _, err := guideway(t, "pages", folder); err != nil {
+		t.Fatal(err)
+	}
+	var visit func(*cobra.Command)
+	visit = func(command *cobra.Command) {
+		page := filepath.Join(folder, "man/man1", strings.ReplaceAll(command.CommandPath(), " ", "-")+".1")
+		text, err := os.ReadFile(page)
+		if command.Hidden != errors.Is(err, fs.ErrNotExist) || !command.Hidden && !strings.Contains(string(text), command.CommandPath()) {
+			t.Errorf("%s: %v", page, err)
+		}
+		for _, below := range command.Commands() {
+			visit(below)
+		}
+	}
+	visit(root())
+	for _, file := range []string{"bash-completion/completions/guideway.bash", "fish/vendor_completions.d/guideway.fish", "zsh/site-functions/_guideway"} {
+		if text, err := os.ReadFile(filepath.Join(folder, file)); err != nil || !strings.Contains(string(text), "guideway") {
+			t.Errorf("%s: %v", file, err)
+		}
 	}
 }
 

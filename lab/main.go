@@ -56,6 +56,7 @@ func root() *cobra.Command {
 	}
 	command.AddCommand(demoCommand(), demoMultipathCommand(), downCommand(), helperCommand(), statusCommand(), upCommand())
 	commandline.AddVersion(command)
+	commandline.AddPages(command)
 	commandline.Strict(command)
 	return command
 }

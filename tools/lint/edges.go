@@ -35,7 +35,9 @@ var crateEdges = map[string][]string{
 	// Tries the thinking crates with any input.
 	"fuzz": {"wire", "plan", "datapath", "sim"},
 	// Measures the others; nobody depends on it.
-	"bench":         {"wire", "plan", "datapath", "nic", "sim"},
+	"bench": {"wire", "plan", "datapath", "nic", "sim"},
+	// Man pages and completion, made from command lines; no product.
+	"tools/pages":   {"forwarder", "agent"},
 	"bench/figures": {"wire", "plan", "datapath", "nic", "sim", "forwarder", "bench"},
 }
 
@@ -108,6 +110,7 @@ var forwarderFloors = map[string][]string{
 	"proto":     {},
 	"process":   {"proto"},
 	"options":   {},
+	"arguments": {"options", "offline"},
 	"netlink":   {"proto", "process"},
 	"dataplane": {"proto", "process", "netlink"},
 	"observe":   {"proto", "process", "netlink", "dataplane"},
@@ -194,7 +197,7 @@ var goEdgeRules = map[string][]string{
 	"blackbox": {"proto", "controller/check", "controller/config", "controller/web"},
 	"proto":    {},
 	// Production machines carry this program, and not the lab.
-	"cli":             {"proto", "controller", "speaker", "blackbox"},
+	"cli":             {"proto", "controller", "speaker", "blackbox", "packaging"},
 	"cli/commandline": {},
 	// What the verbs share; and fakes for their tests.
 	"cli/machine": {"proto", "controller/api", "controller/outside", "controller/sinks/forwarder", "controller/sinks/routes"},
@@ -206,7 +209,7 @@ var goEdgeRules = map[string][]string{
 	"lab/topology":  {},
 	"lab/traffic":   {},
 	"lab/hosts":     {"proto", "controller/sinks/agents", "lab/topology", "lab/traffic"},
-	"lab/report":    {"lab/traffic/load"},
+	"lab/report":    {"cli/commandline", "lab/traffic/load"},
 	"lab/events":    {"proto", "lab/topology", "lab/traffic", "lab/hosts", "lab/report"},
 	"lab/scenarios": {"proto", "speaker/health", "controller/tracer", "lab"},
 }

@@ -1,0 +1,253 @@
+package config
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/vishvananda/netlink"
+
+	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/packaging"
+)
+
+const (
+	// Of the packaged unit.
+	defaultFile = "/etc/guideway/guideway.yaml"
+	// Of another network than any machine's: the route to it is the default one.
+	elsewhere = "192.0.2.1"
+)
+
+// InitCommand is `guideway init`.
+func InitCommand() *cobra.Command {
+	var a answers
+	var file string
+	command := &cobra.Command{
+		Use:   "init",
+		Short: "Write a first config, from flags or a few questions",
+		Long: "Writes a config for one service: what the flags do not say it asks, if it runs on a\n" +
+			"terminal. Interface and address are found by this machine's routes. The config is\n" +
+			"checked before it is written, and then the command that sets up each server is printed.\n" +
+			"A config that is there is never touched, unless it is the example that was installed.",
+		Example: "  guideway init\n" +
+			"  guideway init --vip 203.0.113.10 --ports 80,443 --servers 10.1.0.11,10.1.0.12 \\\n" +
+			"    --bgp-router 10.0.0.254 --bgp-router-asn 64513 --bgp-asn 64512",
+		Args: commandline.NoArguments,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := isFree(file); err != nil {
+				return err
+			}
+			person := command.InOrStdin()
+			if !commandline.IsTerminal(person) {
+				person = nil
+			}
+			if err := a.complete(person, command.OutOrStdout()); err != nil {
+				return err
+			}
+			return a.write(file, command.OutOrStdout(), command.ErrOrStderr())
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&a.vip, "vip", "", "`ADDRESS` that clients connect to")
+	flags.StringVar(&a.ports, "ports", "", "the service's TCP `PORTS`, as in 80,443")
+	flags.StringVar(&a.servers, "servers", "", "`ADDRESSES` of the servers, as in 10.1.0.11,10.1.0.12")
+	flags.StringVar(&a.device, "interface", "", "`NAME` of the interface that clients' packets arrive on (default: by the routes)")
+	flags.StringVar(&a.address, "address", "", "this machine's `ADDRESS`, from which tunnels begin (default: by the routes)")
+	flags.StringVar(&a.router, "bgp-router", "", "`ADDRESS` of the router that speaks BGP, or none")
+	flags.StringVar(&a.routerASN, "bgp-router-asn", "", "the router's AS `NUMBER`")
+	flags.StringVar(&a.asn, "bgp-asn", "", "this cluster's AS `NUMBER`")
+	flags.StringVar(&a.service, "service", "web", "`NAME` of the service")
+	flags.StringVar(&file, "file", defaultFile, "the `FILE` to write")
+	return command
+}
+
+// answers of flags or of a person, as they were given.
+type answers struct {
+	service, vip, ports, servers, device, address string
+	router, routerASN, asn                        string
+}
+
+// isFree says whether a config may be written there.
+func isFree(file string) error {
+	text, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && string(text) == packaging.ExampleConfig:
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%s is there already, and stays as it is: give another --file, or change it and try `guideway config check %s`", file, file)
+}
+
+// complete asks what is missing, if there is somebody to ask. An empty line takes what is
+// in brackets.
+func (a *answers) complete(person io.Reader, out io.Writer) error {
+	lines := bufio.NewScanner(strings.NewReader(""))
+	if person != nil {
+		lines = bufio.NewScanner(person)
+	}
+	nothing := func() string { return "" }
+	fixed := func(text string) func() string { return func() string { return text } }
+	for _, question := range []struct {
+		flag, text string
+		answer     *string
+		assumed    func() string
+	}{
+		{"--vip", "Address that clients connect to (the VIP)", &a.vip, nothing},
+		{"--ports", "Its TCP ports", &a.ports, fixed("80,443")},
+		{"--servers", "Addresses of the servers", &a.servers, nothing},
+		{"--bgp-router", "Address of the router that speaks BGP", &a.router, fixed("none")},
+		{"--bgp-router-asn", "The router's AS number", &a.routerASN, nothing},
+		{"--bgp-asn", "This cluster's AS number", &a.asn, fixed("64512")},
+		{"--interface", "Interface that clients' packets arrive on", &a.device, func() string { return interfaceTo(elsewhere, a.servers) }},
+		{"--address", "This machine's address", &a.address, func() string { return sourceTo(a.servers) }},
+	} {
+		if *question.answer != "" || a.router == "none" && strings.HasSuffix(question.flag, "-asn") {
+			continue
+		}
+		assumed := question.assumed()
+		if person != nil {
+			fmt.Fprintf(out, "%s [%s]: ", question.text, assumed)
+			if lines.Scan() {
+				*question.answer = strings.TrimSpace(lines.Text())
+			}
+		}
+		if *question.answer == "" {
+			*question.answer = assumed
+		}
+		if *question.answer == "" {
+			return commandline.Usagef("%s is missing: %s", question.flag, question.text)
+		}
+	}
+	return lines.Err()
+}
+
+// interfaceTo gives the interface by which one of these is reached, the first that is.
+func interfaceTo(destinations ...string) string {
+	for _, destination := range destinations {
+		if route := routeTo(destination); route != nil {
+			if link, err := netlink.LinkByIndex(route.LinkIndex); err == nil {
+				return link.Attrs().Name
+			}
+		}
+	}
+	return ""
+}
+
+func sourceTo(destinations string) string {
+	if route := routeTo(destinations); route != nil && route.Src != nil {
+		return route.Src.String()
+	}
+	return ""
+}
+
+// routeTo the first of these addresses; nil without one.
+func routeTo(destinations string) *netlink.Route {
+	first, _, _ := strings.Cut(destinations, ",")
+	address, err := netip.ParseAddr(strings.TrimSpace(first))
+	if err != nil {
+		return nil
+	}
+	routes, err := netlink.RouteGet(address.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return nil
+	}
+	return &routes[0]
+}
+
+func list(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// write the config, if it is good.
+func (a *answers) write(file string, stdout, stderr io.Writer) error {
+	text := a.config()
+	c, err := loadConfig(stderr, func(...string) (*config.Config, error) {
+		return config.Parse([]config.Source{{Name: file, Data: []byte(text)}}, config.ReadFromDisk)
+	}, nil)
+	if err != nil {
+		return err
+	}
+	compile.Compile(c, compile.States{}, 1)
+	if err := writeFirst(file, text); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%s\n%s is written: read it, then set up each server, once:\n\n", summary(c), file)
+	for i, server := range list(a.servers) {
+		fmt.Fprintf(stdout, "  guideway config backend %s-%d --plain %s | ssh root@%s sh\n", a.service, i+1, file, server)
+	}
+	fmt.Fprintf(stdout, "\nand start it here:\n\n  systemctl enable --now guideway-forwarder guideway-speaker guideway-controller\n  guideway doctor\n")
+	if a.router == "none" {
+		fmt.Fprintf(stdout, "\nWithout BGP, your router needs a route to %s by %s.\n", a.vip, a.address)
+	}
+	return nil
+}
+
+// writeFirst writes a config where there is none, or the example. It may have tokens of health
+// checks one day: it is for root and the controller.
+func writeFirst(file, text string) (err error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	part, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(part.Name())
+	defer part.Close()
+	if _, err := part.WriteString(text); err != nil {
+		return err
+	}
+	if group, err := user.LookupGroup("guideway"); err == nil && os.Getuid() == 0 {
+		id, _ := strconv.Atoi(group.Gid)
+		if err := part.Chown(0, id); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(part.Chmod(0o640), part.Sync(), isFree(file)); err != nil {
+		return err
+	}
+	return os.Rename(part.Name(), file)
+}
+
+// config of the answers. What is wrong with them the parser says.
+func (a *answers) config() string {
+	var text strings.Builder
+	line := func(format string, values ...any) { fmt.Fprintf(&text, format+"\n", values...) }
+	name, _ := os.Hostname()
+	line("# Made by `guideway init`. All fields: docs/config.md")
+	if _, err := os.Stat(config.DefaultSecretFile); err == nil {
+		line("cluster: {name: c1, secret_file: %s}", config.DefaultSecretFile)
+	} else {
+		line("cluster: {name: c1}")
+	}
+	line("machine: {name: %q, addresses: [%q]}", name, a.address)
+	line("services:\n- name: %q\n  vips: [{address: %q, ports: [%s], protocol: tcp}]\n  pools: [%[1]q]", a.service, a.vip, strings.Join(list(a.ports), ", "))
+	line("pools:\n- name: %q\n  health_checks: [%[1]q]", a.service)
+	line("  # One wrong firewall rule does not take every server out at once.\n  ejection_max: 50\n  backends:")
+	for i, server := range list(a.servers) {
+		line("  - {name: %q, address: %q}", fmt.Sprintf("%s-%d", a.service, i+1), server)
+	}
+	line("health_checks:\n# Through the tunnel to the VIP, as clients' packets go: a server without either is out.")
+	port := "80"
+	if ports := list(a.ports); len(ports) > 0 {
+		port = ports[0]
+	}
+	line("- {name: %q, via: tunnel, tcp: {port: %s}, interval: 1s, timeout: 500ms, rise: 2, fall: 3}", a.service, port)
+	line("forwarder: {interfaces: [{name: %q}]}", a.device)
+	if a.router != "none" {
+		line("bgp: {asn: %s, neighbors: [{address: %q, asn: %s}]}", a.asn, a.router, a.routerASN)
+	}
+	return text.String()
+}
