@@ -19,7 +19,10 @@ SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-GO_LDFLAGS := -s -w -X main.version=$(VERSION)
+# Also told by `--version`: what was built.
+COMMIT := $(shell [[ ! -e .git ]] || echo ", commit $$(git rev-parse --short=12 HEAD)$$([[ -z $$(git status --porcelain) ]] || echo ' with changes')")
+GO_STRIP ?= -s -w
+GO_LDFLAGS = $(GO_STRIP) -X main.version=$(VERSION) -X "github.com/guideway/guideway/cli/commandline.commit=$(COMMIT)"
 # Where programs are built to, and without paths of this machine in them.
 BIN ?= bin
 TRIM ?= -trimpath
@@ -50,13 +53,27 @@ build-go: deps-build
 	CGO_ENABLED=0 go build $(TRIM) -ldflags '$(GO_LDFLAGS)' -o $(BIN)/guideway-lab ./lab
 
 .PHONY: build-rust
+build-rust bench-programs: export GUIDEWAY_VERSION := $(VERSION)
+build-rust bench-programs: export GUIDEWAY_VERSION_AND_COMMIT := $(VERSION)$(COMMIT)
 build-rust: deps-build
-	cargo build --release -p guideway-forwarder -p guideway-agent
-	install -D -t bin target/release/guideway-forwarder target/release/guideway-agent
+	cargo build --release -p guideway-forwarder -p guideway-agent $(MORE_RUST)
+	install -D -t $(BIN) $${CARGO_TARGET_DIR:-target}/release/guideway-{forwarder,agent}
 
 .PHONY: install
 install: ## Install what `make build` built (but guideway-lab), with systemd units [PREFIX=/usr/local DESTDIR=]
 	@tools/install.sh '$(DESTDIR)' '$(PREFIX)' '$(SYSCONFDIR)' '$(UNITDIR)' '$(SYSUSERSDIR)' '$(TMPFILESDIR)'
+
+.PHONY: uninstall
+uninstall: ## Remove what `make install` installed; configs, secret and state stay [PREFIX=/usr/local]
+	@tools/install.sh --remove '$(PREFIX)'
+
+.PHONY: packages
+packages: deps-build ## deb, rpm, images for containers, lists of what is inside, and checksums, in dist/ [VERSION= OUT=]
+	@OUT='$(OUT)' tools/packages.sh
+
+.PHONY: release
+release: deps-build ## Packages with checksums and notes from CHANGELOG, signed if a key is given VERSION= [KEY=gpg-key]
+	@tools/release.sh '$(VERSION)' '$(KEY)'
 
 ##@ Check it
 
@@ -102,6 +119,10 @@ fresh: ## Try README's commands on a bare Debian 13 (root, network) [FRESH="demo
 .PHONY: units
 units: deps-build build ## The systemd units under a real systemd, in a container (root)
 	tools/units.sh
+
+.PHONY: packages-test
+packages-test: deps-build deps-lab ## Install, upgrade under load, remove and purge the packages on a bare Debian 12 and 13 (root, network)
+	tools/packages-test.sh
 
 .PHONY: lint
 lint: deps-build deps-check lint-format lint-deps lint-tree lint-generated lint-vectors lint-go lint-rust ## Formatting, clippy, vet, staticcheck, revive, the tree's own rules, generated code

@@ -12,6 +12,8 @@ pub fn compile(compiler: &str, arch: &str, source: &str, object: &Path) -> Resul
     let output = Command::new(compiler)
         .args([
             "-O2",
+            // No path of the machine that builds is in what is built.
+            "-ffile-compilation-dir=.",
             "-g",
             "-Wall",
             "-Wextra",

@@ -172,3 +172,22 @@ func TestInstallMovesNoPlanOfSomebodyElse(t *testing.T) {
 	m.install()
 	m.inside("test ! -e /var/lib/guideway-forwarder/plan.json")
 }
+
+func TestUninstallRemovesWhatWasInstalledAndNothingElse(t *testing.T) {
+	m := newMachine(t)
+	m.install()
+	m.inside("echo mine >$STAGE/usr/share/guideway/mine; echo mine >/etc/guideway/guideway.yaml")
+	said := m.inside("$STAGE/tree/tools/install.sh --remove $STAGE/usr")
+	if !strings.Contains(said, "configs and the secret") || !strings.Contains(said, "stay") {
+		t.Errorf("it said %s", said)
+	}
+	if left := m.inside("cd $STAGE/usr; find . -type f"); left != "./share/guideway/mine\n" {
+		t.Errorf("left: %s", left)
+	}
+	if kept := m.inside("cat /etc/guideway/guideway.yaml; test -s /etc/guideway/cluster.key"); kept != "mine\n" {
+		t.Errorf("the config is %s", kept)
+	}
+	if said := m.inside("$STAGE/tree/tools/install.sh --remove $STAGE/usr 2>&1 || true"); !strings.Contains(said, "nothing was installed there, or by a package") {
+		t.Errorf("the second time it said %s", said)
+	}
+}

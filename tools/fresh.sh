@@ -17,6 +17,8 @@
 #   of the machine is seen.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+readonly NAME=fresh
+. tools/container.sh
 
 readonly SUITE=trixie
 readonly LOGS=$PWD/.cache/fresh
@@ -31,8 +33,6 @@ main() {
         [[ $command == demo || $command == test ]] || die "unknown command '$command': take demo, test or both"
     done
     [[ $(id -u) == 0 ]] || die "needs root: it makes a system of its own to chroot into"
-    command -v debootstrap >/dev/null || apt-get install -q -y --no-install-recommends debootstrap >/dev/null ||
-        die "needs debootstrap, and apt-get could not install it"
     [[ -z $(git status --porcelain) ]] || say "what is not committed is not tried"
 
     root=$(mktemp -d "${FRESH_DIR:-/var/tmp}/guideway-fresh.XXXXXX")
@@ -41,32 +41,14 @@ main() {
     trap 'exit 143' TERM HUP
     chmod 755 "$root"
     say "a bare Debian ($SUITE) in $root"
-    bootstrap
+    # With what one needs to have a checkout and to type `make`.
+    debian "$SUITE" "$root" ca-certificates,git,make
     pass_settings
     clone
     for command in "${commands[@]}"; do
         try "$command"
     done
     say "as expected: ${commands[*]}"
-}
-
-die() {
-    printf 'fresh: %s\n' "$*" >&2
-    exit 1
-}
-
-say() { printf '\n== fresh: %s\n' "$*"; }
-
-# With what one needs to have a checkout and to type `make`.
-bootstrap() {
-    local mirror log=$root.log
-    # Of a Debian machine; else debootstrap's own.
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Component: main' \
-        'Label: Debian' 2>/dev/null | head -n 1) || true
-    if ! debootstrap --variant=minbase --include=ca-certificates,git,make "$SUITE" "$root" ${mirror:+"$mirror"} >"$log" 2>&1; then
-        tail -n 20 "$log" >&2
-        die "debootstrap failed; its last words stand above"
-    fi
 }
 
 # How this machine reaches the world.

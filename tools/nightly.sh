@@ -24,13 +24,14 @@
 #   soak          tests in namespaces for SOAK_MINUTES    |
 #   fresh_demo    make demo on a bare Debian 13           |
 #   fresh_test    make test there                         |
+#   packages      what make packages makes, as it is used |
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/stages.sh
 
 readonly MINUTES_MAX=40
 readonly CORE=(release labs labs_frr race compilers changes units upgrade)
-readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test)
+readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test packages)
 
 stage_release() { make build; }
 
@@ -90,6 +91,8 @@ stage_soak() { make soak MINUTES="${SOAK_MINUTES:-30}" LOAD=2; }
 stage_fresh_demo() { make fresh FRESH=demo; }
 
 stage_fresh_test() { make fresh FRESH=test; }
+
+stage_packages() { make packages-test; }
 
 main() {
     if [[ ${1-} == --stage ]]; then
