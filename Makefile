@@ -20,7 +20,8 @@ TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # Also told by `--version`: what was built.
-COMMIT := $(shell [[ ! -e .git ]] || echo ", commit $$(git rev-parse --short=12 HEAD)$$([[ -z $$(git status --porcelain) ]] || echo ' with changes')")
+COMMIT := $(shell [[ -e .git ]] && commit=$$(git rev-parse --short=12 HEAD 2>/dev/null) && \
+  echo ", commit $$commit$$([[ -z $$(git status --porcelain) ]] || echo ' with changes')")
 GO_STRIP ?= -s -w
 GO_LDFLAGS = $(GO_STRIP) -X main.version=$(VERSION) -X "github.com/guideway/guideway/cli/commandline.commit=$(COMMIT)"
 # Where programs are built to, and without paths of this machine in them.

@@ -97,17 +97,18 @@ mode_of() {
 
 # What is not in the list stays, and is told.
 remove() {
-    local files file
+    local files service
     [[ -f $listed ]] || {
         echo "install: $listed is missing: nothing was installed there, or by a package" >&2
         exit 1
     }
     mapfile -t files <"$listed"
-    for file in "${files[@]}"; do
-        if [[ $file == *.service && -d /run/systemd/system ]]; then
-            systemctl disable --now "${file##*/}"
-        fi
-    done
+    if [[ -d /run/systemd/system ]]; then
+        # The speaker first: it withdraws the routes while packets are still forwarded.
+        for service in speaker controller forwarder probe agent; do
+            systemctl disable --now "guideway-$service"
+        done
+    fi
     # Pinned, its program would go on without it.
     "$prefix/bin/guideway-agent" --detach >/dev/null 2>&1 || true
     rm -f "${files[@]}" "$listed"
