@@ -122,9 +122,7 @@ func (s *stage) checkTrackedBy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, problem := range trackedByProblems(live, trackedBy) {
-		s.result.Problem("%s", problem)
-	}
+	s.whereTracked = trackedByProblems(live, trackedBy)
 	used := map[tracker]bool{}
 	for _, list := range trackedBy {
 		for _, p := range list {
@@ -145,7 +143,7 @@ func checkRecent(ctx context.Context, s *stage) error {
 	}
 	for flow, list := range trackedBy {
 		if len(list) > 1 {
-			s.result.Problem("flows that have ended were on more than one worker, as %s on %v", flow, list)
+			s.whereTracked = append(s.whereTracked, fmt.Sprintf("flows that have ended were on more than one worker, as %s on %v", flow, list))
 			break
 		}
 	}

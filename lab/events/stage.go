@@ -56,6 +56,11 @@ type stage struct {
 	lastLive []load.Live
 	// killed is the load balancer that this event has killed under load.
 	killed string
+	// left is whether the router left a load balancer that was short of processor time.
+	left bool
+	// whereTracked are problems with where flows are tracked: none, if the router left a load
+	// balancer, for then it spreads them anew.
+	whereTracked []string
 	// recent flows of the load that has ended.
 	recent []load.Flow
 	// heart of this machine, while the load runs.
@@ -110,6 +115,11 @@ func (s *stage) perform(ctx context.Context, e event) error {
 			return err
 		}
 	}
+	if !s.left {
+		for _, problem := range s.whereTracked {
+			s.result.Problem("%s", problem)
+		}
+	}
 	return s.checkAtRest(ctx)
 }
 
@@ -120,7 +130,7 @@ func (s *stage) endWatch(ctx context.Context, routes *routeLog) error {
 	for machine, times := range lost {
 		// A machine that is short of processor time makes its routes worse than the others'.
 		if samples, err := s.lab.SpeakerMetrics(ctx, machine); err == nil && samples["guideway_speaker_slow"] == 1 {
-			s.busy = machine + " was short of processor time, so that the router left it"
+			s.busy, s.left = machine+" was short of processor time, so that the router left it", true
 			continue
 		}
 		s.result.Problem("%s withdrew its routes %d times without having been killed: its speaker.log says why", machine, times)
