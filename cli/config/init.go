@@ -17,17 +17,14 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/guideway/guideway/cli/commandline"
-	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/statedir"
 	"github.com/guideway/guideway/packaging"
 )
 
-const (
-	// Of the packaged unit.
-	defaultFile = "/etc/guideway/guideway.yaml"
-	// Of another network than any machine's: the route to it is the default one.
-	elsewhere = "192.0.2.1"
-)
+// elsewhere is of another network than any machine's: the route to it is the default one.
+const elsewhere = "192.0.2.1"
 
 // InitCommand is `guideway init`.
 func InitCommand() *cobra.Command {
@@ -68,7 +65,7 @@ func InitCommand() *cobra.Command {
 	flags.StringVar(&a.routerASN, "bgp-router-asn", "", "the router's AS `NUMBER`")
 	flags.StringVar(&a.asn, "bgp-asn", "", "this cluster's AS `NUMBER`")
 	flags.StringVar(&a.service, "service", "web", "`NAME` of the service")
-	flags.StringVar(&file, "file", defaultFile, "the `FILE` to write")
+	flags.StringVar(&file, "file", machine.ConfigDefault, "the `FILE` to write")
 	return command
 }
 
@@ -154,8 +151,11 @@ func sourceTo(destinations string) string {
 
 // routeTo the first of these addresses; nil without one.
 func routeTo(destinations string) *netlink.Route {
-	first, _, _ := strings.Cut(destinations, ",")
-	address, err := netip.ParseAddr(strings.TrimSpace(first))
+	addresses := list(destinations)
+	if len(addresses) == 0 {
+		return nil
+	}
+	address, err := netip.ParseAddr(addresses[0])
 	if err != nil {
 		return nil
 	}
@@ -179,13 +179,12 @@ func (a *answers) write(file string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	compile.Compile(c, compile.States{}, 1)
 	if err := writeFirst(file, text); err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "%s\n%s is written: read it, then set up each server, once:\n\n", summary(c), file)
-	for i, server := range list(a.servers) {
-		fmt.Fprintf(stdout, "  guideway config backend %s-%d --plain %s | ssh root@%s sh\n", a.service, i+1, file, server)
+	for _, server := range c.Services[0].Members {
+		fmt.Fprintf(stdout, "  guideway config backend %s --plain %s | ssh root@%s sh\n", server.Backend.Name, file, server.Backend.Address)
 	}
 	fmt.Fprintf(stdout, "\nand start it here:\n\n  systemctl enable --now guideway-forwarder guideway-speaker guideway-controller\n  guideway doctor\n")
 	if a.router == "none" {
@@ -196,29 +195,25 @@ func (a *answers) write(file string, stdout, stderr io.Writer) error {
 
 // writeFirst writes a config where there is none, or the example. It may have tokens of health
 // checks one day: it is for root and the controller.
-func writeFirst(file, text string) (err error) {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
+func writeFirst(file, text string) error {
+	folder := filepath.Dir(file)
+	err := os.MkdirAll(folder, 0o755)
+	if err == nil {
+		err = isFree(file)
 	}
-	part, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
+	if err == nil {
+		err = statedir.Write(folder, filepath.Base(file), []byte(text))
+	}
 	if err != nil {
-		return err
-	}
-	defer os.Remove(part.Name())
-	defer part.Close()
-	if _, err := part.WriteString(text); err != nil {
 		return err
 	}
 	if group, err := user.LookupGroup("guideway"); err == nil && os.Getuid() == 0 {
 		id, _ := strconv.Atoi(group.Gid)
-		if err := part.Chown(0, id); err != nil {
+		if err := os.Chown(file, 0, id); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(part.Chmod(0o640), part.Sync(), isFree(file)); err != nil {
-		return err
-	}
-	return os.Rename(part.Name(), file)
+	return os.Chmod(file, 0o640)
 }
 
 // config of the answers. What is wrong with them the parser says.

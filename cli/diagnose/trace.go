@@ -14,13 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/tracer"
 )
-
-// Where the config is unless told otherwise; the packages install it there.
-const configDefault = "/etc/guideway/guideway.yaml"
 
 // traceFlags are what people give.
 type traceFlags struct {
@@ -64,7 +62,7 @@ func TraceCommand() *cobra.Command {
 	flags.IntVar(&f.request.Count, "count", 1, fmt.Sprintf("packets to send, at most %d", tracer.CountMax))
 	flags.StringVar(&f.receiver, "receiver", "", "ADDRESS[:PORT] to which load balancers report; it must lead here (default: own address, any port)")
 	flags.StringVar(&f.secretFile, "secret-file", "", "the cluster's secret (default: cluster.secret_file of --config)")
-	flags.StringArrayVar(&f.config, "config", []string{configDefault}, "config that names the secret; may be repeated")
+	flags.StringArrayVar(&f.config, "config", []string{machine.ConfigDefault}, "config that names the secret; may be repeated")
 	flags.DurationVar(&f.request.Timeout, "timeout", 2*time.Second, "how long to wait for reports")
 	flags.BoolVar(&f.request.Fragment, "fragment", false, "send each as a first fragment, with a second behind it")
 	flags.BoolVar(&f.request.ValidChecksum, "valid-checksum", false, "let backends take the packets: TCP resets, UDP is delivered")

@@ -31,6 +31,9 @@ import (
 // Where the processes meet unless told otherwise.
 const RunDirDefault = "/run/guideway"
 
+// ConfigDefault is where the config is unless told otherwise; the packages install it there.
+const ConfigDefault = "/etc/guideway/guideway.yaml"
+
 // What one answer may take; a large plan is some 20 MiB.
 const askTimeout = 10 * time.Second
 
