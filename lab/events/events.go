@@ -42,6 +42,9 @@ const (
 	pauseMaxKill = 2 * time.Second
 )
 
+// mayAfterChange is what breaks with a load balancer where no agents help.
+const mayAfterChange = "those that only the dead machine remembered, since the pool had changed"
+
 // events in their usual order.
 var events = []event{
 	{name: "steady", words: "nothing; connections are counted", freshRate: freshRateSteady, do: steady, after: checkRecent},
@@ -50,8 +53,8 @@ var events = []event{
 	{name: "kill_backend", words: "a server dies", may: "its own connections, and requests until probes find out", freshRate: freshRate, do: killBackend},
 	{name: "kill_load_balancer", words: "a load balancer dies", needsTwo: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancer},
 	{name: "restore_load_balancer", words: "a load balancer comes back", needsTwo: true, freshRate: freshRate, before: killBeforeRestore, do: restoreLoadBalancer},
-	{name: "kill_load_balancer_after_change", words: "a load balancer dies after a change", may: "those that only the dead machine remembered, since the pool had changed", needsTwo: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancerAfterChange},
-	{name: "kill_load_balancer_after_changes", words: "a load balancer dies after changes", may: "those that only the dead machine remembered, since the pool had changed", needsTwo: true, onRequest: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancerAfterChanges},
+	{name: "kill_load_balancer_after_change", words: "a load balancer dies after a change", may: mayAfterChange, needsTwo: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancerAfterChange},
+	{name: "kill_load_balancer_after_changes", words: "a load balancer dies after changes", may: mayAfterChange, needsTwo: true, onRequest: true, freshRate: freshRate, pauseMax: pauseMaxKill, do: killLoadBalancerAfterChanges},
 	{name: "move_buckets", words: "stateless: connections move and back", stateless: true, freshRate: freshRate, do: moveBuckets},
 	{name: "scale_out", words: "stateless: a server is added", stateless: true, freshRate: freshRate, do: scaleOut},
 	{name: "scale_in", words: "stateless: a server leaves", stateless: true, freshRate: freshRate, do: scaleIn},
@@ -122,7 +125,12 @@ func (s *stage) checkTrackedBy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.whereTracked = trackedByProblems(live, trackedBy)
+	if twice := trackedTwice(live, trackedBy); twice != "" {
+		s.spreadAnew = append(s.spreadAnew, twice)
+	}
+	for _, problem := range trackedByProblems(live, trackedBy) {
+		s.result.Problem("%s", problem)
+	}
 	used := map[tracker]bool{}
 	for _, list := range trackedBy {
 		for _, p := range list {
@@ -143,7 +151,7 @@ func checkRecent(ctx context.Context, s *stage) error {
 	}
 	for flow, list := range trackedBy {
 		if len(list) > 1 {
-			s.whereTracked = append(s.whereTracked, fmt.Sprintf("flows that have ended were on more than one worker, as %s on %v", flow, list))
+			s.spreadAnew = append(s.spreadAnew, fmt.Sprintf("flows that have ended were on more than one worker, as %s on %v", flow, list))
 			break
 		}
 	}
@@ -175,24 +183,34 @@ func (s *stage) locate(ctx context.Context, flows []load.Flow, counts func([]tra
 	return trackedBy, err
 }
 
-// trackedByProblems of flows: in few words, with one example of each kind.
+// trackedTwice says that flows are on more than one worker, with one example; empty: none is.
+func trackedTwice(live []load.Live, trackedBy map[load.Flow][]tracker) string {
+	var twice []load.Live
+	for _, l := range live {
+		if len(trackedBy[l.Flow]) > 1 {
+			twice = append(twice, l)
+		}
+	}
+	if len(twice) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d flows are on more than one worker, as %s on %v", len(twice), twice[0].Flow, trackedBy[twice[0].Flow])
+}
+
+// trackedByProblems of flows that are on one worker or none: in few words, with one example
+// of each kind.
 func trackedByProblems(live []load.Live, trackedBy map[load.Flow][]tracker) []string {
-	var twice, nowhere, elsewhere []load.Live
+	var nowhere, elsewhere []load.Live
 	for _, l := range live {
 		found := trackedBy[l.Flow]
 		switch {
-		case len(found) > 1:
-			twice = append(twice, l)
 		case len(found) == 0:
 			nowhere = append(nowhere, l)
-		case found[0].backend != l.Backend:
+		case len(found) == 1 && found[0].backend != l.Backend:
 			elsewhere = append(elsewhere, l)
 		}
 	}
 	var problems []string
-	if len(twice) > 0 {
-		problems = append(problems, fmt.Sprintf("%d flows are on more than one worker, as %s on %v", len(twice), twice[0].Flow, trackedBy[twice[0].Flow]))
-	}
 	// The table may leave out one flow in a hundred under pressure; there is
 	// none here, but a bucket can be full.
 	if len(nowhere)*100 > len(live) {

@@ -94,7 +94,7 @@ func TestFlowsThatAreTrackedWhereTheyShouldNotBe(t *testing.T) {
 		flow(2): {{"lb-1", 0, "be-1", ""}, {"lb-1", 1, "be-1", ""}},
 		flow(3): {{"lb-2", 0, "be-2", ""}},
 	}
-	problems := strings.Join(trackedByProblems(live, trackedBy), "\n")
+	problems := strings.Join(append(trackedByProblems(live, trackedBy), trackedTwice(live, trackedBy)), "\n")
 	for _, want := range []string{"1 flows are on more than one worker", "1 of 4 flows are not tracked", "1 flows are tracked for another backend"} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("%q is not in %q", want, problems)
@@ -102,6 +102,9 @@ func TestFlowsThatAreTrackedWhereTheyShouldNotBe(t *testing.T) {
 	}
 	if none := trackedByProblems(live[:1], trackedBy); none != nil {
 		t.Errorf("problems %q", none)
+	}
+	if none := trackedTwice(live[:1], trackedBy); none != "" {
+		t.Errorf("problem %q", none)
 	}
 }
 

@@ -58,9 +58,9 @@ type stage struct {
 	killed string
 	// left is whether the router left a load balancer that was short of processor time.
 	left bool
-	// whereTracked are problems with where flows are tracked: none, if the router left a load
-	// balancer, for then it spreads them anew.
-	whereTracked []string
+	// spreadAnew are problems with flows on more than one worker: none, if the router left a
+	// load balancer, for then it spreads them anew.
+	spreadAnew []string
 	// recent flows of the load that has ended.
 	recent []load.Flow
 	// heart of this machine, while the load runs.
@@ -116,7 +116,7 @@ func (s *stage) perform(ctx context.Context, e event) error {
 		}
 	}
 	if !s.left {
-		for _, problem := range s.whereTracked {
+		for _, problem := range s.spreadAnew {
 			s.result.Problem("%s", problem)
 		}
 	}

@@ -37,11 +37,11 @@ const (
 )
 
 func (l *lines) verdict(good bool, format string, values ...any) {
+	colour := red
 	if good {
-		l.coloured(green, fmt.Sprintf(format, values...))
-		return
+		colour = green
 	}
-	l.coloured(red, fmt.Sprintf(format, values...))
+	l.coloured(colour, fmt.Sprintf(format, values...))
 }
 
 func (l *lines) bad(format string, values ...any) { l.coloured(red, fmt.Sprintf(format, values...)) }
