@@ -104,7 +104,7 @@ build_failed() {
 
 # What is in a layout, unpacked, is all that its programs have.
 images_run() {
-    local name layer
+    local name layer program
     say "programs of the images run in them"
     for name in guideway guideway-agent; do
         mkdir -p "$folder/image/$name" "$folder/image/tar"
