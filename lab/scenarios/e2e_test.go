@@ -53,10 +53,12 @@ func up(t *testing.T, o topology.Options) *hosts.Lab {
 func showLogs(t *testing.T, runDir string) {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(runDir, "*", "*.log"))
+	var ends strings.Builder
 	for _, file := range files {
 		content, _ := os.ReadFile(file)
-		t.Logf("%s: …%s", file, content[max(0, len(content)-1500):])
+		fmt.Fprintf(&ends, "\n%s: …%s", file, content[max(0, len(content)-1500):])
 	}
+	t.Log("logs:", ends.String())
 }
 
 // leftovers of a lab: namespaces by name.

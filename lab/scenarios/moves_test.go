@@ -341,15 +341,15 @@ func (m *movesLab) openMovesFrom(backend string) (open int) {
 	return open
 }
 
-// loseMessages: of those between agents and controllers every other one is lost, either
-// way, by chance.
+// loseMessages: of those between agents and controllers one of three is lost, either way,
+// by chance.
 func (m *movesLab) loseMessages() {
 	m.t.Helper()
 	const rules = `table inet guideway_lossy {
 	chain forward {
 		type filter hook forward priority 0
-		udp dport 9475 numgen random mod 2 == 0 counter drop
-		udp sport 9475 numgen random mod 2 == 0 counter drop
+		udp dport 9475 numgen random mod 3 == 0 counter drop
+		udp sport 9475 numgen random mod 3 == 0 counter drop
 	}
 }
 `

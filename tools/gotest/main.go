@@ -2,8 +2,9 @@
 // losing what `go test` hides: the names of skipped tests.
 //
 // It prints what `go test` prints without -v (one line per package, the whole
-// output of failed tests) plus a line per skipped test, and how long each lab took
-// that reported it (the attribute lab_seconds). It appends the skipped tests to
+// output of failed tests) plus a line per skipped test, how long each lab took
+// that reported it (the attribute lab_seconds), and last what failed tests said
+// themselves, a line each. It appends the skipped tests to
 // the file that SKIPPED_FILE names, and how many tests passed, failed and were
 // skipped, without subtests, to the one that COUNTS_FILE names. Its exit status
 // is go test's.
@@ -18,6 +19,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +47,7 @@ func run(args []string, out io.Writer, skippedFile, countsFile string) (status i
 	seen, readErr := report(events, out)
 	waitErr := cmd.Wait()
 	printLabs(out, seen.labs)
+	printSaid(out, seen.said)
 	counts := fmt.Sprintf("%d %d %d", seen.results["pass"], seen.results["fail"], seen.results["skip"])
 	if err := errors.Join(readErr, appendLines(skippedFile, seen.skipped), appendLines(countsFile, []string{counts})); err != nil {
 		return 0, err
@@ -72,6 +75,8 @@ type summary struct {
 	skipped []string
 	// labs and how long each took.
 	labs []lab
+	// said by failed tests: the first line of each message.
+	said []string
 	// results of tests that are no subtests: how many there are of each action.
 	results map[string]int
 }
@@ -110,6 +115,7 @@ func report(events io.Reader, out io.Writer) (seen summary, err error) {
 			held[key].WriteString(e.Output)
 		case e.Action == "fail" && held[key] != nil:
 			fmt.Fprint(out, held[key])
+			seen.enterSaid(e.Test, held[key].String())
 			delete(held, key)
 		case e.Action == "skip" && e.Test != "":
 			fmt.Fprintln(out, "skip", seen.skipped[len(seen.skipped)-1])
@@ -121,8 +127,9 @@ func report(events io.Reader, out io.Writer) (seen summary, err error) {
 	if err := lines.Err(); err != nil {
 		return seen, fmt.Errorf("read go test's events: %w", err)
 	}
-	for _, rest := range held { // never finished: a crash or a timeout
+	for key, rest := range held { // never finished: a crash or a timeout
 		fmt.Fprint(out, rest)
+		seen.enterSaid(key, rest.String())
 	}
 	return seen, nil
 }
@@ -142,6 +149,25 @@ func (s *summary) enter(e event, output *strings.Builder) {
 		if seconds, err := strconv.ParseFloat(e.Value, 64); err == nil {
 			s.labs = append(s.labs, lab{e.Test, seconds})
 		}
+	}
+}
+
+// One of a test's messages begins with its file and line.
+var message = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*`)
+
+// enterSaid what a failed test said. The reason is among the last: a failure ends most tests.
+func (s *summary) enterSaid(test, output string) {
+	const linesMax, bytesMax = 12, 300
+	said := message.FindAllString(output, -1)
+	for _, line := range said[max(0, len(said)-linesMax):] {
+		line = strings.TrimSpace(line)
+		s.said = append(s.said, test+": "+line[:min(len(line), bytesMax)])
+	}
+}
+
+func printSaid(out io.Writer, said []string) {
+	if len(said) > 0 {
+		fmt.Fprintf(out, "said by failed tests:\n%s\n", strings.Join(said, "\n"))
 	}
 }
 

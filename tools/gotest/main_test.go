@@ -18,7 +18,7 @@ const events = `{"Action":"start","Package":"github.com/guideway/guideway/a"}
 {"Action":"output","Package":"github.com/guideway/guideway/a","Test":"TestRoot","Output":"    a_test.go:7: needs root: builds namespaces\n"}
 {"Action":"output","Package":"github.com/guideway/guideway/a","Test":"TestRoot","Output":"--- SKIP: TestRoot (0.00s)\n"}
 {"Action":"skip","Package":"github.com/guideway/guideway/a","Test":"TestRoot"}
-{"Action":"output","Package":"github.com/guideway/guideway/a","Test":"TestBad","Output":"    a_test.go:9: got 1, want 2\n"}
+{"Action":"output","Package":"github.com/guideway/guideway/a","Test":"TestBad","Output":"    a_test.go:9: got 1, want 2\n        more of it\n"}
 {"Action":"fail","Package":"github.com/guideway/guideway/a","Test":"TestBad"}
 {"Action":"output","Package":"github.com/guideway/guideway/a","Output":"PASS\n"}
 {"Action":"output","Package":"github.com/guideway/guideway/a","Output":"FAIL\tgithub.com/guideway/guideway/a\t0.1s\n"}
@@ -43,6 +43,11 @@ func TestReportShowsFailuresAndSkipsAndHidesTheRest(t *testing.T) {
 	printLabs(&labs, seen.labs)
 	if want := "seconds of 2 labs, 20 in all:\n   12.0  TestGood/more\n    7.5  TestGood\n"; labs.String() != want {
 		t.Errorf("labs:\n%s", labs.String())
+	}
+	var said strings.Builder
+	printSaid(&said, seen.said)
+	if want := "said by failed tests:\nTestBad: a_test.go:9: got 1, want 2\n"; said.String() != want {
+		t.Errorf("said:\n%s", said.String())
 	}
 	for _, want := range []string{
 		"got 1, want 2", "FAIL\tgithub.com", "skip a TestRoot", "test timed out", "not json at all", "expected 'package'",

@@ -190,10 +190,9 @@ async fn watch(counters: &Counters, seen: &Mutex<Option<Instant>>) -> ! {
 async fn talk(mut session: Session, exchange: Arc<Mutex<Exchange>>, here: Arc<Here>) {
     let controller = locked(&exchange).controller;
     let socket = connected(controller).await;
-    let mut pace = Pace::default();
     loop {
         let sent_at = Instant::now();
-        let bodies = bodies(&session, &exchange, &here, &mut pace).await;
+        let bodies = bodies(&mut session, &exchange, &here).await;
         for datagram in session.state(&bodies) {
             // A lost state is followed by another.
             let _ = socket.send(&datagram).await;
@@ -229,38 +228,21 @@ async fn connected(controller: SocketAddr) -> UdpSocket {
     }
 }
 
-/// When connections were last counted for a controller, and what that took.
-#[derive(Default)]
-struct Pace {
-    counted: Option<Instant>,
-    took: Duration,
-}
-
-impl Pace {
-    /// Whether they are to be counted for the next state: as often as the controller wants,
-    /// and all controllers' counts together take half of a hundredth of a processor.
-    fn is_due(&self, wanted: Duration, controllers: u32) -> bool {
-        let pause = wanted.max(self.took * (2 * 100 * controllers));
-        self.counted.is_none_or(|counted| counted.elapsed() >= pause)
-    }
-}
-
 /// The bodies of the next state.
 async fn bodies(
-    session: &Session,
+    session: &mut Session,
     exchange: &Mutex<Exchange>,
     here: &Arc<Here>,
-    pace: &mut Pace,
 ) -> Vec<Vec<u8>> {
     let mut said = here.said.clone();
     let Some(counting) = session.counting() else { return said.bodies(0) };
     said.serves = locked(&here.seen).is_some_and(|seen| seen.elapsed() < SEEN_FOR)
         && counting.vips().iter().all(|vip| is_ours(*vip));
     locked(exchange).services = counting.served().to_vec();
-    let wanted = session.count_interval();
-    if wanted.is_some_and(|wanted| !pace.is_due(wanted, here.controllers)) {
+    if !session.is_count_due(Instant::now(), here.controllers) {
         return counting.uncounted(&said);
     }
+    let wanted = session.count_interval();
     let here = Arc::clone(here);
     let counted = spawn_blocking(move || {
         let listing = here.listings.latest(wanted.unwrap_or_default())?;
@@ -271,7 +253,7 @@ async fn bodies(
     });
     match counted.await.map_err(std::io::Error::other).and_then(|counted| counted) {
         Ok((connections, bodies, took)) => {
-            *pace = Pace { counted: Some(Instant::now()), took };
+            session.counted(Instant::now(), took);
             locked(exchange).connections = connections;
             bodies
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
+use tokio::time::Instant;
 
 use super::count::Counting;
 use super::proto;
@@ -46,8 +47,17 @@ pub struct Session {
     answered: u64,
     interval: Duration,
     count_interval: Option<Duration>,
+    counted: Option<Counted>,
     counting: Option<Arc<Counting>>,
     assembly: Assembly,
+}
+
+/// When connections were last counted for this controller.
+struct Counted {
+    at: Instant,
+    took: Duration,
+    /// Sequence of the state that has them, or is to have them again.
+    sequence: u64,
 }
 
 /// The parts of the answer that is being received.
@@ -68,6 +78,7 @@ impl Session {
             answered: 0,
             interval: INTERVAL_UNANSWERED,
             count_interval: None,
+            counted: None,
             counting: None,
             assembly: Assembly::default(),
         }
@@ -86,6 +97,22 @@ impl Session {
     /// How often the controller wants counts; None: in every state, as former ones do.
     pub fn count_interval(&self) -> Option<Duration> {
         self.count_interval
+    }
+
+    /// Whether connections are to be counted for the next state: as often as the controller
+    /// wants, at once where the latest counts may be lost, and such that all controllers'
+    /// counts together take half of a hundredth of a processor.
+    pub fn is_count_due(&self, now: Instant, controllers: u32) -> bool {
+        let (Some(wanted), Some(counted)) = (self.count_interval, &self.counted) else {
+            return true;
+        };
+        let wanted = if self.answered < counted.sequence { Duration::ZERO } else { wanted };
+        now - counted.at >= wanted.max(counted.took * (2 * 100 * controllers))
+    }
+
+    /// The next state has counts, which took so long.
+    pub fn counted(&mut self, at: Instant, took: Duration) {
+        self.counted = Some(Counted { at, took, sequence: self.sequence + 1 });
     }
 
     /// The datagrams of the next state, with these bodies.
@@ -142,7 +169,13 @@ impl Session {
         self.count_interval = parts[0].count_interval_ms.map(|ms| Duration::from_millis(ms.into()));
         self.nonce = header.nonce;
         self.answered = header.sequence;
-        if has_news { Taken::News } else { Taken::Whole }
+        if !has_news {
+            return Taken::Whole;
+        }
+        if let Some(counted) = &mut self.counted {
+            counted.sequence = self.sequence + 1; // those of this state were not taken
+        }
+        Taken::News
     }
 }
 

@@ -144,3 +144,30 @@ fn no_controller_makes_the_agent_send_without_end_or_hardly_ever() {
         assert_eq!(session.interval(), *got);
     }
 }
+
+#[test]
+fn counts_that_were_not_answered_are_sent_again_at_once() {
+    let mut session = session();
+    let begun = Instant::now();
+    let after = |seconds| begun + Duration::from_secs(seconds);
+    assert!(session.is_count_due(begun, 1), "the controller has not said how often");
+    session.state(&[Vec::new()]);
+    session.take(&Answer { count_interval_ms: Some(10_000), ..answer(1) }.datagram());
+    assert!(session.is_count_due(begun, 1), "none yet");
+    session.counted(begun, Duration::from_millis(1));
+    session.state(&[Vec::new()]);
+    assert!(session.is_count_due(after(1), 1), "state 2 or its answer is lost");
+    assert!(!session.is_count_due(after(1), 6), "1.2 s are half of a hundredth for 1 ms six times");
+    session.counted(after(1), Duration::from_millis(1));
+    session.state(&[Vec::new()]);
+    session.state(&[Vec::new()]);
+    session.take(&Answer { count_interval_ms: Some(10_000), ..answer(2) }.datagram());
+    assert!(session.is_count_due(after(2), 1), "the answer is to an older state");
+    session.take(&Answer { count_interval_ms: Some(10_000), ..answer(3) }.datagram());
+    assert!(!session.is_count_due(after(2), 1));
+    assert!(session.is_count_due(after(11), 1));
+    session.state(&[Vec::new()]);
+    session
+        .take(&Answer { nonce: [8; 16], count_interval_ms: Some(10_000), ..answer(4) }.datagram());
+    assert!(session.is_count_due(after(2), 1), "the controller has started anew");
+}
