@@ -177,7 +177,7 @@ func (s *stage) locate(ctx context.Context, flows []load.Flow, counts func([]tra
 	for flow, list := range trackedBy {
 		trackedBy[flow] = counts(list)
 		if len(trackedBy[flow]) > 1 {
-			s.report.FlowsSeenTwice++
+			s.seenTwice++
 		}
 	}
 	return trackedBy, err

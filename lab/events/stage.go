@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/guideway/guideway/lab/hosts"
@@ -58,8 +59,9 @@ type stage struct {
 	killed string
 	// left is whether the router left a load balancer that was short of processor time.
 	left bool
-	// spreadAnew are problems with flows on more than one worker: none, if the router left a
-	// load balancer, for then it spreads them anew.
+	// seenTwice are flows on more than one worker, and spreadAnew the problems with them: none,
+	// if the router left a load balancer, for then it spreads them anew.
+	seenTwice  int
 	spreadAnew []string
 	// recent flows of the load that has ended.
 	recent []load.Flow
@@ -115,12 +117,21 @@ func (s *stage) perform(ctx context.Context, e event) error {
 			return err
 		}
 	}
-	if !s.left {
-		for _, problem := range s.spreadAnew {
-			s.result.Problem("%s", problem)
-		}
-	}
+	s.judgeSeenTwice()
 	return s.checkAtRest(ctx)
+}
+
+func (s *stage) judgeSeenTwice() {
+	if s.left {
+		if s.seenTwice > 0 {
+			s.result.Detail = strings.TrimPrefix(fmt.Sprintf("%s; %s: %d flows are on two workers", s.result.Detail, s.busy, s.seenTwice), "; ")
+		}
+		return
+	}
+	s.report.FlowsSeenTwice += s.seenTwice
+	for _, problem := range s.spreadAnew {
+		s.result.Problem("%s", problem)
+	}
 }
 
 // endWatch of the routes: what changed without reason comes first among the

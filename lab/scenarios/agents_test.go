@@ -75,7 +75,7 @@ func passesOn(t *testing.T, running *hosts.Lab, c conversation, family int) {
 		}
 		return nil
 	})
-	resets.check()
+	resets.check(nil)
 }
 
 func agentMetricsOf(t *testing.T, running *hosts.Lab, backend int) map[string]float64 {

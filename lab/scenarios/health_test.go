@@ -89,7 +89,7 @@ func (c checked) configure(t *testing.T) {
 			pool = k.pool + ", "
 		}
 		fmt.Fprintf(&pools, "- {name: %s, health_checks: [%s], %sbackends: [{name: %s, address: %s}]}\n", k.name, k.name, pool, k.host, c.hosts[k.host].host.Addresses()[0])
-		fmt.Fprintf(&checks, "- {name: %s, %s, interval: 250ms, timeout: 250ms, rise: 1, fall: 2}\n", k.name, k.check)
+		fmt.Fprintf(&checks, "- {name: %s, via: direct, %s, interval: 250ms, timeout: 250ms, rise: 1, fall: 2}\n", k.name, k.check)
 	}
 	editConfig(t, c.running, "lb-1", func(text string) string {
 		for key, items := range map[string]string{"services": services.String(), "pools": pools.String(), "health_checks": checks.String()} {

@@ -15,15 +15,21 @@ import (
 )
 
 // resetWatch records what comes to backends and from them, until one of their kernels
-// has sent an RST from a VIP: what came before it says why.
+// has sent an RST from a VIP that it cannot excuse: what came before it says why.
+//
+// Excused is an RST of a connection that both sides have closed: a client whose last ACK is
+// late gets the server's FIN again, and its second ACK finds no socket, whatever is between.
 type resetWatch struct {
 	t         *testing.T
 	lab       *hosts.Lab
 	resets    vipResets
+	directory string
 	recorders []*exec.Cmd
 	files     []string
-	stop      chan struct{}
-	stopped   chan struct{}
+	// By backend.
+	excused map[string]uint64
+	stop    chan struct{}
+	stopped chan struct{}
 }
 
 const (
@@ -36,43 +42,84 @@ const (
 
 func watchResets(t *testing.T, running *hosts.Lab) *resetWatch {
 	t.Helper()
-	w := &resetWatch{t: t, lab: running, resets: countVIPResets(t, running), stop: make(chan struct{}), stopped: make(chan struct{})}
-	directory := t.TempDir()
-	for _, backend := range running.Backends() {
-		file := filepath.Join(directory, backend+".pcap")
-		recorder := exec.Command("ip", "netns", "exec", running.Network.Router, "tcpdump", "-i", backend, "-n", "-s", "192", "-B", "8192", "--immediate-mode",
-			"-Z", "root", "-C", resetFileBytes, "-W", resetFiles, "-U", "-w", file)
-		if err := recorder.Start(); err != nil {
-			t.Logf("RSTs will be counted, and not explained: %v", err)
-			continue
-		}
-		w.files, w.recorders = append(w.files, file), append(w.recorders, recorder)
+	w := &resetWatch{
+		t: t, lab: running, resets: countVIPResets(t, running), directory: t.TempDir(), excused: map[string]uint64{},
+		stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
+	w.record()
 	go w.run()
 	t.Cleanup(w.end)
 	return w
 }
 
-// run until an RST was sent, or the watch ends.
+func (w *resetWatch) record() {
+	w.files, w.recorders = nil, nil
+	for _, backend := range w.lab.Backends() {
+		file := filepath.Join(w.directory, backend+".pcap")
+		recorder := exec.Command("ip", "netns", "exec", w.lab.Network.Router, "tcpdump", "-i", backend, "-n", "-s", "192", "-B", "8192", "--immediate-mode",
+			"-Z", "root", "-C", resetFileBytes, "-W", resetFiles, "-U", "-w", file)
+		if err := recorder.Start(); err != nil {
+			w.t.Logf("RSTs will be counted, and not explained: %v", err)
+			continue
+		}
+		w.files, w.recorders = append(w.files, file), append(w.recorders, recorder)
+	}
+}
+
+// run until an RST was sent that nothing excuses, or the watch ends.
 func (w *resetWatch) run() {
 	defer close(w.stopped)
-	for isAfter := false; ; {
+	for {
+		isEnd := false
 		select {
 		case <-w.stop:
-			isAfter = true
+			isEnd = true
 		case <-time.After(500 * time.Millisecond):
 		}
-		if isAfter {
-			for _, recorder := range w.recorders {
-				_ = errors.Join(recorder.Process.Signal(os.Interrupt), recorder.Wait())
-			}
+		sent := w.sent()
+		if !isEnd && len(sent) == 0 {
+			continue
+		}
+		for _, recorder := range w.recorders {
+			_ = errors.Join(recorder.Process.Signal(os.Interrupt), recorder.Wait())
+		}
+		if !w.excuse(sent) || isEnd {
 			return
 		}
-		isAfter = slices.ContainsFunc(w.lab.Backends(), func(backend string) bool {
-			sent, err := w.resets.of(backend)
-			return err == nil && sent > 0
-		})
+		w.record()
 	}
+}
+
+// sent by backend since the last that was excused.
+func (w *resetWatch) sent() map[string]uint64 {
+	sent := map[string]uint64{}
+	for _, backend := range w.lab.Backends() {
+		if n, err := w.resets.of(backend); err == nil && n > w.excused[backend] {
+			sent[backend] = n - w.excused[backend]
+		}
+	}
+	return sent
+}
+
+// excuse these RSTs if each of them is recorded, and of a connection that was closed.
+func (w *resetWatch) excuse(sent map[string]uint64) bool {
+	left := uint64(0)
+	for _, n := range sent {
+		left += n
+	}
+	for _, r := range w.recorded() {
+		if !w.isClosed(r) {
+			return false
+		}
+		left--
+	}
+	if left != 0 {
+		return false
+	}
+	for backend, n := range sent {
+		w.excused[backend] += n
+	}
+	return true
 }
 
 func (w *resetWatch) end() {
@@ -84,42 +131,72 @@ func (w *resetWatch) end() {
 	<-w.stopped
 }
 
-// check that no backend's kernel has sent an RST; else say about which flows, and which
-// packets of theirs came to which backend by which maps.
+// check that no backend's kernel has sent an RST but for those that are excused; else say
+// about which flows, and which packets of theirs came to which backend by which maps.
 func (w *resetWatch) check() {
 	w.t.Helper()
 	w.end()
-	if w.resets.check() {
+	if w.resets.check(w.excused) {
+		w.t.Logf("RSTs of connections that both sides had closed: %v", w.excused)
 		return
 	}
-	for _, flow := range w.flows() {
+	var shown []string
+	for _, r := range w.recorded() {
+		if slices.Contains(shown, r.flow) || len(shown) == resetFlowsMax {
+			continue
+		}
+		shown = append(shown, r.flow)
 		for _, file := range w.files {
-			lines := w.read(file, flow)
+			lines := w.read(file, r.flow)
 			w.t.Logf("%s, %s: time, from, to, bucket, generation, hop limit, try next, flags, sequence, acknowledged, bytes:\n%s",
-				filepath.Base(file), flow, strings.Join(lines[max(0, len(lines)-resetPacketsMax):], ""))
+				filepath.Base(file), r.flow, strings.Join(lines[max(0, len(lines)-resetPacketsMax):], ""))
 		}
 	}
 }
 
-// flows that VIPs have sent an RST of, as filters.
-func (w *resetWatch) flows() (flows []string) {
+// sentReset is an RST from a VIP.
+type sentReset struct {
+	// The client's port, and a filter for its flow.
+	port, flow string
+	sequence   uint32
+}
+
+func (w *resetWatch) recorded() (resets []sentReset) {
 	for _, file := range w.files {
-		for _, line := range w.read(file, "tcp.flags.reset==1 && !geneve && (ip.src==203.0.113.0/24 || ipv6.src==2001:db8:a::/64)", "ip.dst", "ipv6.dst", "tcp.dstport") {
-			fields := strings.Split(strings.TrimSpace(line), "\t")
-			if len(fields) < 2 {
+		for _, line := range w.read(file, "tcp.flags.reset==1 && !geneve && (ip.src==203.0.113.0/24 || ipv6.src==2001:db8:a::/64)", "ip.dst", "ipv6.dst", "tcp.dstport", "tcp.seq_raw") {
+			fields := strings.Split(strings.TrimRight(line, "\n"), "\t")
+			if len(fields) != 4 {
 				continue
 			}
 			family, address := "ip", fields[0]
-			if strings.Contains(line, ":") {
-				family = "ipv6"
+			if fields[1] != "" {
+				family, address = "ipv6", fields[1]
 			}
-			flow := fmt.Sprintf("%s.addr==%s && tcp.port==%s", family, address, fields[len(fields)-1])
-			if !slices.Contains(flows, flow) && len(flows) < resetFlowsMax {
-				flows = append(flows, flow)
+			r := sentReset{port: fields[2], flow: fmt.Sprintf("%s.addr==%s && tcp.port==%s", family, address, fields[2])}
+			if _, err := fmt.Sscan(fields[3], &r.sequence); err == nil {
+				resets = append(resets, r)
 			}
 		}
 	}
-	return flows
+	return resets
+}
+
+// isClosed: the client has sent a FIN, and acknowledges one of the server with the packet that
+// the RST answers.
+func (w *resetWatch) isClosed(r sentReset) bool {
+	byClient, byServer := false, false
+	for _, file := range w.files {
+		for _, line := range w.read(file, r.flow+" && tcp.flags.fin==1", "tcp.srcport", "tcp.seq_raw", "tcp.len") {
+			var port string
+			var sequence, length uint32
+			if _, err := fmt.Sscan(line, &port, &sequence, &length); err != nil {
+				continue
+			}
+			byClient = byClient || port == r.port
+			byServer = byServer || port != r.port && sequence+length+1 == r.sequence
+		}
+	}
+	return byClient && byServer
 }
 
 // read the packets of a recorder that a filter of tshark's lets through, in order.

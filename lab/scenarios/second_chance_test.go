@@ -64,7 +64,7 @@ func outliveTheirMachine(t *testing.T, running *hosts.Lab) {
 	if needed == 0 || passed == 0 {
 		t.Errorf("%v packets named earlier backends, agents passed %v on", needed, passed)
 	}
-	resets.check()
+	resets.check(nil)
 }
 
 func chancesOf(action string) string {
