@@ -74,7 +74,7 @@ func (b *bench) writeConfig(weight int) error {
 	var t strings.Builder
 	t.WriteString("machine: {name: lb, addresses: [10.0.0.1]}\n" +
 		"forwarder: {interfaces: [{name: gw0, driver: af_packet}]}\n" +
-		"health_checks: [{name: ok, http: {port: 80}, interval: 100ms, timeout: 100ms, rise: 1, fall: 1}]\nservices:\n")
+		"health_checks: [{name: ok, via: direct, http: {port: 80}, interval: 100ms, timeout: 100ms, rise: 1, fall: 1}]\nservices:\n")
 	for i := range b.services {
 		fmt.Fprintf(&t, "- {name: s%d, vips: [{address: 198.18.%d.%d, ports: [80], protocol: tcp}], pools: [p%d]}\n", i, i>>8, i&255, i%b.pools)
 	}

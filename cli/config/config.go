@@ -46,9 +46,7 @@ func configCheckCommand() *cobra.Command {
 				return err
 			}
 			fmt.Fprintln(command.OutOrStdout(), summary(c))
-			for _, note := range notes(c) {
-				fmt.Fprintln(command.OutOrStdout(), "note: "+note)
-			}
+			printNotes(command.OutOrStdout(), notes(c))
 			return nil
 		},
 	}
@@ -125,7 +123,7 @@ func notes(c *config.Config) (notes []string) {
 	if file := c.Cluster.SecretFile; file != "" && file != config.DefaultSecretFile {
 		notes = append(notes, fmt.Sprintf("the forwarder needs the same secret: --secret-file %s (its unit has %s)", file, config.DefaultSecretFile))
 	}
-	return notes
+	return append(notes, notesOnChecks(c)...)
 }
 
 func configCompileCommand() *cobra.Command {

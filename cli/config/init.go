@@ -234,12 +234,12 @@ func (a *answers) config() string {
 	for i, server := range list(a.servers) {
 		line("  - {name: %q, address: %q}", fmt.Sprintf("%s-%d", a.service, i+1), server)
 	}
-	line("health_checks:\n# Through the tunnel to the VIP, as clients' packets go: a server without either is out.")
+	line("health_checks:\n# They go through the tunnel to the VIP, as clients' packets do: a server without either is out.")
 	port := "80"
 	if ports := list(a.ports); len(ports) > 0 {
 		port = ports[0]
 	}
-	line("- {name: %q, via: tunnel, tcp: {port: %s}, interval: 1s, timeout: 500ms, rise: 2, fall: 3}", a.service, port)
+	line("- {name: %q, tcp: {port: %s}, interval: 1s, timeout: 500ms, rise: 2, fall: 3}", a.service, port)
 	line("forwarder: {interfaces: [{name: %q}]}", a.device)
 	if a.router != "none" {
 		line("bgp: {asn: %s, neighbors: [{address: %q, asn: %s}]}", a.asn, a.router, a.routerASN)

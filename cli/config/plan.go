@@ -51,6 +51,9 @@ func configPlanCommand() *cobra.Command {
 			if err := printPlan(command.OutOrStdout(), format, response); err != nil {
 				return err
 			}
+			if c, err := config.Load(files...); err == nil { // with etcd the files are a part
+				printNotes(command.ErrOrStderr(), notesOnOtherWays(command.Context(), m, c))
+			}
 			if changesAnything(response) {
 				return commandline.ErrChanges
 			}
@@ -141,11 +144,15 @@ func printPlan(w io.Writer, format string, r *controllerv1.PlanConfigResponse) e
 	}
 	if notes := planNotes(r); len(notes) > 0 {
 		fmt.Fprintln(w)
-		for _, note := range notes {
-			fmt.Fprintln(w, "note: "+note)
-		}
+		printNotes(w, notes)
 	}
 	return err
+}
+
+func printNotes(w io.Writer, notes []string) {
+	for _, note := range notes {
+		fmt.Fprintln(w, "note: "+note)
+	}
 }
 
 func changesTable(changes []shownChange) output.Listing {

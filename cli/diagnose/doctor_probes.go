@@ -28,7 +28,7 @@ func (p *diagnosis) probes(ctx context.Context) {
 		return
 	}
 	if device.Problem != "" {
-		p.add(gradeFail, "probes", "health checks with `via: tunnel` cannot be sent by %s: %s", device.Name, device.Problem)
+		p.add(gradeFail, "probes", "health checks through the tunnels cannot be sent by %s: %s", device.Name, device.Problem)
 		return
 	}
 	p.probePorts()

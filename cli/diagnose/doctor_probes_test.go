@@ -43,7 +43,7 @@ func TestDoctorFindsWhatDropsHealthChecksThroughTheTunnel(t *testing.T) {
 		want    []string
 	}{
 		{"well", "", probesHost{first: 32768, last: 60999}, []string{"ok probes leave by gw-probe, 40 sent; answers from 2 VIPs are taken"}},
-		{"no device", "/dev/net/tun cannot be opened", probesHost{}, []string{"fail probes health checks with `via: tunnel` cannot be sent by gw-probe: /dev/net/tun"}},
+		{"no device", "/dev/net/tun cannot be opened", probesHost{}, []string{"fail probes health checks through the tunnels cannot be sent by gw-probe: /dev/net/tun"}},
 		{"one interface of two takes them", "", probesHost{first: 32768, last: 60999, drops: map[string]error{"203.0.113.10 eth1": crossed}}, []string{"ok probes"}},
 		{
 			"rp_filter", "", probesHost{first: 32768, last: 60999, drops: map[string]error{"203.0.113.10 eth1": crossed, "203.0.113.10 eth2": crossed}},

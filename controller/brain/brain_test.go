@@ -34,7 +34,7 @@ services:
 pools:
 - {name: web, health_checks: [http-ok], backends: [{name: web-1, address: 10.1.0.11}, {name: web-2, address: 10.1.0.12}]}
 health_checks:
-- {name: http-ok, http: {port: 80}, rise: 2, fall: 3}
+- {name: http-ok, via: direct, http: {port: 80}, rise: 2, fall: 3}
 `
 
 func parse(t *testing.T, yaml string) *config.Config {
@@ -274,7 +274,7 @@ func TestAPoolWithoutChecksIsHealthy(t *testing.T) {
 }
 
 func TestABackendWithSeveralChecksMustPassAll(t *testing.T) {
-	yaml := strings.ReplaceAll(oneService, "[http-ok]", "[http-ok, tcp-443]") + "- {name: tcp-443, tcp: {port: 443}}\n"
+	yaml := strings.ReplaceAll(oneService, "[http-ok]", "[http-ok, tcp-443]") + "- {name: tcp-443, via: direct, tcp: {port: 443}}\n"
 	w := start(t, yaml)
 	key := func(address, check string) string {
 		for _, target := range w.last.Targets {
@@ -454,7 +454,7 @@ services:
 pools:
 - {name: web, health_checks: [tcp-80], backends: [{address: 10.1.0.11}]}
 - {name: dns, health_checks: [tcp-80], backends: [{address: 10.1.0.12}]}
-health_checks: [{name: tcp-80, tcp: {port: 80}}]
+health_checks: [{name: tcp-80, via: direct, tcp: {port: 80}}]
 `, "10.1.0.11", "10.1.0.12")
 	fail(w, "10.1.0.11")
 	w.expectRoutes(vip)
@@ -473,7 +473,7 @@ services:
 pools:
 - {name: web, health_checks: [tcp-80], backends: [{address: 10.1.0.11}]}
 - {name: dns, health_checks: [tcp-80], backends: [{address: 10.1.0.12}]}
-health_checks: [{name: tcp-80, tcp: {port: 80}}]
+health_checks: [{name: tcp-80, via: direct, tcp: {port: 80}}]
 `)
 	w.settle(true, "10.1.0.11", "10.1.0.12")
 	w.expectRoutes("203.0.113.0/24", "203.0.113.12/32")
@@ -526,7 +526,7 @@ pools:
   health_checks: [tcp-80]
   ejection_max: %d
   backends: [{name: a, address: 10.1.0.1}, {name: b, address: 10.1.0.2}, {name: c, address: 10.1.0.3}, {name: d, address: 10.1.0.4}]
-health_checks: [{name: tcp-80, tcp: {port: 80}}]
+health_checks: [{name: tcp-80, via: direct, tcp: {port: 80}}]
 `, c.max))
 			w.settle(true, "10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4")
 			for _, address := range []string{"10.1.0.1", "10.1.0.2", "10.1.0.3"} {

@@ -29,6 +29,7 @@ type Probe struct {
 type CheckView struct {
 	*config.HealthCheck
 	Kind    string
+	Via     config.Via // never auto
 	Address netip.Addr // the backend's; through a tunnel, the VIP
 	// Those that name the check and have the backend.
 	Pools   []string
@@ -87,7 +88,7 @@ func (s *State) viewCheck(c targetCheck) *CheckView {
 	at, _ := slices.BinarySearchFunc(s.current.targets, c.target, func(t compile.Target, key string) int { return cmp.Compare(t.Key(), key) })
 	target := &s.current.targets[at]
 	return &CheckView{
-		HealthCheck: s.current.config.HealthCheckNamed(c.name), Kind: target.HealthCheck.Kind(), Address: target.Address,
+		HealthCheck: s.current.config.HealthCheckNamed(c.name), Kind: target.HealthCheck.Kind(), Via: target.Via(), Address: target.Address,
 		Verdict: [...]string{unknown: "unknown", up: "up", down: "down"}[d.verdict], Since: d.since, Contradicting: d.streak, Last: d.last,
 	}
 }

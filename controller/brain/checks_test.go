@@ -15,8 +15,8 @@ pools:
 - {name: web, health_checks: [port, page], backends: [{name: a, address: 10.1.0.1}, {name: b, address: 10.1.0.2}]}
 - {name: canary, health_checks: [port], backends: [{name: a, address: 10.1.0.1}]}
 health_checks:
-- {name: port, tcp: {port: 80}}
-- {name: page, https: {port: 443}, interval: 5s, timeout: 2s}
+- {name: port, via: direct, tcp: {port: 80}}
+- {name: page, via: direct, https: {port: 443}, interval: 5s, timeout: 2s}
 `
 
 func TestABackendIsShownWithWhatItsLastProbesBrought(t *testing.T) {

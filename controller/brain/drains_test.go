@@ -102,7 +102,7 @@ services:
 - {name: dns, vips: [{address: 203.0.113.10, protocol: udp}], pools: [web]}
 pools:
 - {name: web, health_checks: [tcp-80], backends: [{name: web-1, address: 10.1.0.11}]}
-health_checks: [{name: tcp-80, tcp: {port: 80}}]
+health_checks: [{name: tcp-80, via: direct, tcp: {port: 80}}]
 `
 
 func TestARouteGoesWhenAllOfItsServicesAreDrained(t *testing.T) {

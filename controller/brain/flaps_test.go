@@ -14,7 +14,7 @@ pools:
   health_checks: [tcp-80]
   damping: {flaps: 3, within: 1m, hold: 30s}
   backends: [{name: a, address: 10.1.0.1}, {name: b, address: 10.1.0.2}, {name: c, address: 10.1.0.3}, {name: d, address: 10.1.0.4}]
-health_checks: [{name: tcp-80, tcp: {port: 80}, rise: 1, fall: 1}]
+health_checks: [{name: tcp-80, via: direct, tcp: {port: 80}, rise: 1, fall: 1}]
 `
 
 var four = []string{"10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4"}

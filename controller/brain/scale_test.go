@@ -11,7 +11,7 @@ import (
 // together in practice: each service its own pool.
 func largeConfig(services, backendsEach int) string {
 	var b strings.Builder
-	b.WriteString("machine: {addresses: [10.0.0.1]}\nhealth_checks: [{name: t, tcp: {port: 80}}]\nservices:\n")
+	b.WriteString("machine: {addresses: [10.0.0.1]}\nhealth_checks: [{name: t, via: direct, tcp: {port: 80}}]\nservices:\n")
 	for i := range services {
 		fmt.Fprintf(&b, "- {name: s%d, vips: [{address: 203.%d.%d.%d}], pools: [p%d]}\n", i, i>>16, i>>8&255, i&255, i)
 	}
@@ -30,7 +30,7 @@ func largeConfig(services, backendsEach int) string {
 // sharedConfig has many services over few pools, and no checks but of pool 0.
 func sharedConfig(services, pools, backendsEach int) string {
 	var b strings.Builder
-	b.WriteString("machine: {addresses: [10.0.0.1]}\nhealth_checks: [{name: t, tcp: {port: 80}}]\nservices:\n")
+	b.WriteString("machine: {addresses: [10.0.0.1]}\nhealth_checks: [{name: t, via: direct, tcp: {port: 80}}]\nservices:\n")
 	for i := range services {
 		fmt.Fprintf(&b, "- {name: s%d, vips: [{address: 203.%d.%d.%d}], pools: [p%d]}\n", i, i>>16, i>>8&255, i&255, i%pools)
 	}

@@ -17,7 +17,7 @@ pools:
   health_checks: [tcp-80]
   slow_start: 40s
   backends: [{name: a, address: 10.1.0.1}, {name: b, address: 10.1.0.2, weight: 3}, {name: c, address: 10.1.0.3, weight: 0}]
-health_checks: [{name: tcp-80, tcp: {port: 80}, rise: 1, fall: 1}]
+health_checks: [{name: tcp-80, via: direct, tcp: {port: 80}, rise: 1, fall: 1}]
 `
 
 var three = []string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}

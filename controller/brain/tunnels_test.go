@@ -18,7 +18,7 @@ pools:
 - {name: web, health_checks: [through, direct], backends: [{name: web-1, address: 10.1.0.11}, {name: web-2, address: 10.1.0.12}]}
 health_checks:
 - {name: through, tcp: {port: 80}, via: tunnel, rise: 2, fall: 3}
-- {name: direct, tcp: {port: 80}}
+- {name: direct, via: direct, tcp: {port: 80}}
 `
 
 // probeVIP reports a result of one backend at one VIP.

@@ -16,7 +16,7 @@ services:
 pools:
 - {name: web, health_checks: [tcp-80], backends: [{name: a, address: 10.1.0.1}, {name: b, address: 10.1.0.2}]}
 - {name: spare, health_checks: [tcp-80], backends: [{name: y, address: 10.1.0.8}, {name: z, address: 10.1.0.9}]}
-health_checks: [{name: tcp-80, tcp: {port: 80}, rise: 1, fall: 1}]
+health_checks: [{name: tcp-80, via: direct, tcp: {port: 80}, rise: 1, fall: 1}]
 `
 
 var backedUpAddresses = []string{"10.1.0.1", "10.1.0.2", "10.1.0.8", "10.1.0.9"}
@@ -108,7 +108,7 @@ services:
 - {name: web, vips: [{prefix_group: g, suffix: 0.0.0.10}], pools: [web], backends_min: 2, when_none: WHEN}
 pools:
 - {name: web, health_checks: [tcp-80], backends: [{name: a, address: 10.1.0.1}, {name: b, address: 10.1.0.2}, {name: c, address: 10.1.0.3}]}
-health_checks: [{name: tcp-80, tcp: {port: 80}, rise: 1, fall: 1}]
+health_checks: [{name: tcp-80, via: direct, tcp: {port: 80}, rise: 1, fall: 1}]
 cluster: {prefixes: [203.0.113.0/24]}
 `
 
@@ -227,7 +227,7 @@ func TestAFailOverIsOneGroupOfThePlan(t *testing.T) {
 // What passes for one VIP may fail for another: the one's service goes to its
 // backups, the other stays.
 func TestBackupPoolsTakeOverWhereOnlyTheTunnelFails(t *testing.T) {
-	yaml := strings.Replace(backedUp, "rise: 1, fall: 1}", "rise: 1, fall: 1, via: tunnel}", 1)
+	yaml := strings.Replace(backedUp, "via: direct", "via: tunnel", 1)
 	yaml = strings.Replace(yaml, "\npools:", "\n- {name: dns, vips: [{address: 203.0.113.53}], pools: [web], backup_pools: [spare]}\npools:", 1)
 	w := start(t, yaml)
 	probe := func(vip, backend string, ok bool) {

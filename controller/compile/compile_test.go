@@ -164,7 +164,7 @@ pools:
 - {name: a, backends: [{name: x, address: 10.1.0.1}, {name: z, address: 10.1.0.3, weight: 0}]}
 - {name: b, backends: [{name: x, address: 10.1.0.1}, {name: y, address: 10.1.0.2}], health_checks: [t]}
 - {name: c, backends: [{name: w, address: 10.1.0.4}], health_checks: [t]}
-health_checks: [{name: t, tcp: {port: 80}}]
+health_checks: [{name: t, via: direct, tcp: {port: 80}}]
 `
 
 func Test_services_of_other_shards_and_their_backends_are_left_out(t *testing.T) {
@@ -311,9 +311,9 @@ pools:
 - {name: far, health_checks: [t80], backends: [{address: 10.1.0.9}]}
 - {name: unchecked, backends: [{address: 10.1.0.8}]}
 health_checks:
-- {name: t80, tcp: {port: 80}}
-- {name: again, tcp: {port: 80}, interval: 1s}
-- {name: slow, tcp: {port: 80}, interval: 2s}
+- {name: t80, via: direct, tcp: {port: 80}}
+- {name: again, via: direct, tcp: {port: 80}, interval: 1s}
+- {name: slow, via: direct, tcp: {port: 80}, interval: 2s}
 `)
 	var got []string
 	for _, target := range Targets(c) {
@@ -334,19 +334,7 @@ func Test_probes_through_tunnels_are_targets_of_their_own_by_backend_and_VIP(t *
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
-	for _, target := range Targets(c) {
-		var concerned []string
-		for _, at := range target.For {
-			concerned = append(concerned, at.Pool+"/"+at.Backend)
-		}
-		tunnel := "directly"
-		if target.Tunnel.End.IsValid() {
-			tunnel = fmt.Sprintf("%s to %s at %s", target.Tunnel.Encap, target.Tunnel.Backend, target.Tunnel.End)
-		}
-		got = append(got, fmt.Sprintf("%s %s for %s", target.Address, tunnel, strings.Join(concerned, ", ")))
-	}
-	slices.Sort(got)
+	got := targetLines(c)
 	const gre, gue = "web via gre to 203.0.113.10,2001:db8:a::10", "web via gue to 203.0.113.20"
 	want := []string{
 		// Direct ones are one for all that have that address.
@@ -362,6 +350,46 @@ func Test_probes_through_tunnels_are_targets_of_their_own_by_backend_and_VIP(t *
 	if !slices.Equal(got, want) {
 		t.Errorf("targets\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+}
+
+// What the VIPs of `web` pass, and `suffix`, whose VIP cannot be probed, by itself.
+func Test_a_check_by_default_counts_for_each_service_by_one_way(t *testing.T) {
+	c := parse(t, `
+machine: {addresses: [10.0.0.1]}
+prefix_groups: [{name: a, prefixes: [198.51.100.0/24]}]
+services:
+- {name: web, vips: [{address: 203.0.113.10, ports: [80], protocol: tcp}], pools: [web]}
+- {name: suffix, vips: [{prefix_group: a, suffix: 0.0.0.10, ports: [80], protocol: tcp}], pools: [web]}
+- {name: more, vips: [{address: 203.0.113.10, ports: [81], protocol: tcp}], pools: [more]}
+pools:
+- {name: web, health_checks: [t], backends: [{name: web-1, address: 10.1.0.11}]}
+- {name: more, health_checks: [t], backends: [{name: web-2, address: 10.1.0.12}]}
+health_checks: [{name: t, tcp: {port: 80}}]
+`)
+	want := []string{
+		"10.1.0.11 directly for web/web-1",
+		"203.0.113.10 ENCAP_GRE to web-1 at 10.1.0.11 for web via gre to 203.0.113.10/web-1",
+		"203.0.113.10 ENCAP_GRE to web-2 at 10.1.0.12 for more via gre to 203.0.113.10/web-2",
+	}
+	if got := targetLines(c); !slices.Equal(got, want) {
+		t.Errorf("targets\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func targetLines(c *config.Config) (lines []string) {
+	for _, target := range Targets(c) {
+		var concerned []string
+		for _, at := range target.For {
+			concerned = append(concerned, at.Pool+"/"+at.Backend)
+		}
+		way := "directly"
+		if target.Via() == config.ViaTunnel {
+			way = fmt.Sprintf("%s to %s at %s", target.Tunnel.Encap, target.Tunnel.Backend, target.Tunnel.End)
+		}
+		lines = append(lines, fmt.Sprintf("%s %s for %s", target.Address, way, strings.Join(concerned, ", ")))
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 func Test_ten_thousand_services_compile(t *testing.T) {

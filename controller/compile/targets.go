@@ -43,9 +43,17 @@ type Tunnel struct {
 	From netip.AddrPort
 }
 
+// Via is the way it goes.
+func (p Probe) Via() config.Via {
+	if p.Tunnel.End.IsValid() {
+		return config.ViaTunnel
+	}
+	return config.ViaDirect
+}
+
 // Backend is the address of the backend that is probed.
 func (p Probe) Backend() netip.Addr {
-	if p.Tunnel.End.IsValid() {
+	if p.Via() == config.ViaTunnel {
 		return p.Tunnel.End
 	}
 	return p.Address
@@ -73,16 +81,16 @@ type PoolBackend struct {
 func (t Target) Key() string { return t.key }
 
 // targetKey spells out what a probe does; the check's name is no part of it.
-func targetKey(address netip.Addr, c *config.HealthCheck) string {
+func targetKey(probe Probe, c *config.HealthCheck) string {
 	return fmt.Sprintf("%s %s every %s within %s rise %d fall %d via %s",
-		address, check.Key(c.Check), c.Interval, c.Timeout, c.Rise, c.Fall, c.Via)
+		probe.Address, check.Key(probe.Check), probe.Interval, probe.Timeout, c.Rise, c.Fall, probe.Via())
 }
 
 // Targets lists what this machine has to probe: the backends of the pools
 // that its services reach, in order of key.
 func Targets(c *config.Config) []Target {
 	byKey := map[string]*Target{}
-	reached := poolsReached(c)
+	reached, withoutView := poolsReached(c), poolsWithoutView(c)
 	viewsOf := map[string][]string{}
 	for _, view := range c.PoolViews {
 		viewsOf[view.Of] = append(viewsOf[view.Of], view.Name)
@@ -93,8 +101,11 @@ func Targets(c *config.Config) []Target {
 			continue
 		}
 		for _, name := range pool.HealthChecks {
-			if check := c.HealthCheckNamed(name); check.Via == config.ViaDirect {
+			switch check := c.HealthCheckNamed(name); {
+			case check.Via == config.ViaDirect:
 				addTargets(byKey, slices.Concat(viewsOf[pool.Name], []string{pool.Name}), pool, check)
+			case check.Via == config.ViaAuto && withoutView[pool.Name]:
+				addTargets(byKey, []string{pool.Name}, pool, check)
 			}
 		}
 	}
@@ -116,9 +127,8 @@ func Targets(c *config.Config) []Target {
 // addTargets counts a direct check for all views of the pool.
 func addTargets(byKey map[string]*Target, names []string, pool *config.Pool, check *config.HealthCheck) {
 	for _, backend := range pool.Backends {
-		key := targetKey(backend.Address, check)
 		probe := Probe{Address: backend.Address, Check: check.Check, Interval: check.Interval, Timeout: check.Timeout}
-		target := targetOf(byKey, key, probe, check)
+		target := targetOf(byKey, targetKey(probe, check), probe, check)
 		for _, name := range names {
 			target.For = append(target.For, PoolBackend{name, backend.Name})
 		}
@@ -129,11 +139,11 @@ func addTargets(byKey map[string]*Target, names []string, pool *config.Pool, che
 // because a tunnel has a name in the plan.
 func addTunnelTarget(byKey map[string]*Target, given config.TunnelProbe, check *config.HealthCheck) {
 	backend := given.Backend
-	key := fmt.Sprintf("%s %s %s of %s", targetKey(given.VIP, check), given.Encap, backend.Address, backend.Name)
 	probe := Probe{
 		Address: given.VIP, Check: check.Check, Interval: check.Interval, Timeout: check.Timeout,
 		Tunnel: Tunnel{Backend: backend.Name, End: backend.Address, Encap: encaps[given.Encap], From: given.From},
 	}
+	key := fmt.Sprintf("%s %s %s of %s", targetKey(probe, check), given.Encap, backend.Address, backend.Name)
 	target := targetOf(byKey, key, probe, check)
 	for _, view := range given.Views {
 		target.For = append(target.For, PoolBackend{view, backend.Name})
@@ -145,6 +155,20 @@ func targetOf(byKey map[string]*Target, key string, probe Probe, check *config.H
 		byKey[key] = &Target{Probe: probe, HealthCheck: check, key: key}
 	}
 	return byKey[key]
+}
+
+// poolsWithoutView are those that services here use as they are: no check of theirs goes
+// through a tunnel for these services.
+func poolsWithoutView(c *config.Config) map[string]bool {
+	used := map[string]bool{}
+	for _, service := range c.ServicesHere() {
+		for _, member := range service.Members {
+			for _, pool := range member.Pools {
+				used[pool] = true
+			}
+		}
+	}
+	return used
 }
 
 // poolsReached are the pools of this machine's services, nested ones too.

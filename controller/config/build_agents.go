@@ -42,7 +42,7 @@ func (b *builder) warnAgentsNotProbed() {
 	for i := range b.config.Services {
 		service := &b.config.Services[i]
 		if (service.Mode == ModeStateless || service.SecondChance) && len(b.tunnelChecked(service)) == 0 {
-			b.warnf(fmt.Sprintf("services[%d].pools", i), "have no health check with `via: tunnel`: a backend without an agent passes the others, and drops all that it is sent; add one")
+			b.warnf(fmt.Sprintf("services[%d].pools", i), "have no health check through the tunnel: a backend without an agent passes the others, and drops all that it is sent; add one")
 		}
 	}
 }

@@ -31,10 +31,13 @@ func (b *builder) healthCheck(path string, given *configv1.HealthCheck) HealthCh
 		Interval: duration(given.GetInterval(), intervalDefault),
 		Rise:     int(or(given.GetRise(), 2)),
 		Fall:     int(or(given.GetFall(), 3)),
-		Via:      Via(or(given.GetVia(), string(ViaDirect))),
+		Via:      Via(or(given.GetVia(), string(ViaAuto))),
 	}
-	if _, isICMP := built.Check.(check.ICMP); isICMP && built.Via == ViaTunnel {
-		b.errorf(path+".via", "is tunnel, and backends behind it are told apart by the probe's source port, which ICMP lacks: use another kind, or `via: direct`")
+	if _, isICMP := built.Check.(check.ICMP); isICMP {
+		if built.Via == ViaTunnel {
+			b.errorf(path+".via", "is tunnel, and backends behind it are told apart by the probe's source port, which ICMP lacks: use another kind, or `via: direct`")
+		}
+		built.Via = ViaDirect
 	}
 	built.Timeout = duration(given.GetTimeout(), min(timeoutDefault, built.Interval))
 	if built.Timeout > built.Interval {

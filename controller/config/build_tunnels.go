@@ -16,50 +16,105 @@ import (
 // Below the ports that Linux chooses by itself, and where little listens.
 const probePortsDefault = "20000-32767"
 
+// throughTunnels is how the checks of one service's pools go to its VIPs.
+type throughTunnels struct {
+	service *Service
+	vips    []netip.Addr
+	// Those that have checks through the tunnel.
+	pools []*Pool
+}
+
+// suffix of the names of views and of their group.
+func (t throughTunnels) suffix() string {
+	return fmt.Sprintf("via %s to %s", t.service.Encap, joined(t.vips))
+}
+
 // tunnelViews gives the services here that have pools with checks through the
 // tunnel views of these pools: what passes for one VIP may fail for another.
 func (b *builder) tunnelViews() {
-	views := map[string]PoolView{}
+	b.warnUnprobedVIPs()
+	found := b.throughTunnels()
+	probes, problem := b.tunnelProbes(found)
+	if problem != nil && b.autoGoesDirect(problem) {
+		found = b.throughTunnels()
+		probes, problem = b.tunnelProbes(found)
+	}
+	if problem != nil {
+		b.errorf(problem.field, "%s: %s", problem.text, problem.cure)
+		return
+	}
+	b.config.TunnelProbes = probes
+	b.config.PoolViews = viewsOf(found)
 	members := map[string][]Member{}
+	for _, t := range found {
+		t.service.Group += "  " + t.suffix()
+		if members[t.service.Group] == nil {
+			members[t.service.Group] = t.renamedMembers()
+		}
+		t.service.Members = members[t.service.Group]
+	}
+}
+
+// autoGoesDirect instead of refusing a config that says nothing of tunnels.
+func (b *builder) autoGoesDirect(problem *tunnelProblem) bool {
+	changed := false
+	for i := range b.config.HealthChecks {
+		if c := &b.config.HealthChecks[i]; c.Via == ViaAuto {
+			c.Via, changed = ViaDirect, true
+		}
+	}
+	if changed {
+		b.warnf(problem.field, "%s, so checks without `via` go to the backends' own addresses: %s", problem.text, problem.cure)
+	}
+	return changed
+}
+
+func (b *builder) throughTunnels() []throughTunnels {
+	var found []throughTunnels
 	for i := range b.config.Services {
 		service := &b.config.Services[i]
 		if service.Shard != b.config.Machine.Shard {
 			continue
 		}
-		pools := b.tunnelChecked(service)
-		if len(pools) == 0 {
-			continue
+		t := throughTunnels{service, b.probedVIPs(service), b.tunnelChecked(service)}
+		if len(t.vips) > 0 && len(t.pools) > 0 {
+			found = append(found, t)
 		}
-		vips := b.tunnelVIPs(i, service)
-		if len(vips) == 0 {
-			continue
-		}
-		suffix := fmt.Sprintf("via %s to %s", service.Encap, joined(vips))
-		named := map[string]string{}
-		for _, pool := range pools {
-			view := PoolView{Pool: *pool, Of: pool.Name, VIPs: vips, Encap: service.Encap}
-			view.Name = pool.Name + " " + suffix
-			views[view.Name], named[pool.Name] = view, view.Name
-		}
-		service.Group += "  " + suffix
-		if members[service.Group] == nil {
-			members[service.Group] = renamed(service.Members, named)
-		}
-		service.Members = members[service.Group]
 	}
+	return found
+}
+
+func viewsOf(found []throughTunnels) []PoolView {
+	views := map[string]PoolView{}
+	for _, t := range found {
+		for _, pool := range t.pools {
+			view := PoolView{Pool: *pool, Of: pool.Name, VIPs: t.vips, Encap: t.service.Encap}
+			view.Name = pool.Name + " " + t.suffix()
+			views[view.Name] = view
+		}
+	}
+	list := make([]PoolView, 0, len(views))
 	for _, name := range slices.Sorted(maps.Keys(views)) {
-		b.config.PoolViews = append(b.config.PoolViews, views[name])
+		list = append(list, views[name])
 	}
-	b.config.TunnelProbes = b.tunnelProbes()
+	return list
 }
 
 // tunnelChecked are the pools of the service that have checks through the tunnel.
 func (b *builder) tunnelChecked(service *Service) []*Pool {
+	return b.poolsWithCheck(service, func(c *HealthCheck) bool { return c.Via != ViaDirect })
+}
+
+// poolsWithCheck of a kind, each once.
+func (b *builder) poolsWithCheck(service *Service, is func(*HealthCheck) bool) []*Pool {
 	var pools []*Pool
 	seen := map[string]bool{}
 	for _, member := range service.Members {
 		for _, name := range member.Pools {
-			if pool := b.config.PoolNamed(name); !seen[name] && pool != nil && slices.ContainsFunc(pool.HealthChecks, b.isTunnelled) {
+			if pool := b.config.PoolNamed(name); !seen[name] && pool != nil && slices.ContainsFunc(pool.HealthChecks, func(check string) bool {
+				c := b.config.HealthCheckNamed(check)
+				return c != nil && is(c)
+			}) {
 				pools = append(pools, pool)
 			}
 			seen[name] = true
@@ -68,28 +123,71 @@ func (b *builder) tunnelChecked(service *Service) []*Pool {
 	return pools
 }
 
-func (b *builder) isTunnelled(check string) bool {
-	c := b.config.HealthCheckNamed(check)
-	return c != nil && c.Via == ViaTunnel
-}
-
-// tunnelVIPs are the service's VIPs that can be probed, each once, in order.
-func (b *builder) tunnelVIPs(index int, service *Service) []netip.Addr {
+// probedVIPs are the service's VIPs that can be probed, each once, in order.
+func (b *builder) probedVIPs(service *Service) []netip.Addr {
 	var vips []netip.Addr
-	for j, vip := range service.VIPs {
-		field := fmt.Sprintf("services[%d].vips[%d]", index, j)
-		switch {
-		case !vip.Address.IsValid():
-			b.warnf(field, "is in prefixes, and checks with `via: tunnel` do not probe it: name an address of it as a VIP of its own, or use a check with `via: direct` too")
-		case !b.machineAddress(vip.Address).IsValid():
-			b.errorf(field+".address", "is %s, and machine.addresses has no %s address to probe it from through the tunnel: add one, or use checks with `via: direct`",
-				vip.Address, family(vip.Address))
-		default:
+	for _, vip := range service.VIPs {
+		if vip.Address.IsValid() && b.machineAddress(vip.Address).IsValid() {
 			vips = append(vips, vip.Address)
 		}
 	}
 	slices.SortFunc(vips, netip.Addr.Compare)
 	return slices.Compact(vips)
+}
+
+// warnUnprobedVIPs of the services here, where checks are said to go through the tunnel.
+func (b *builder) warnUnprobedVIPs() {
+	for i := range b.config.Services {
+		service := &b.config.Services[i]
+		isTunnel := func(c *HealthCheck) bool { return c.Via == ViaTunnel }
+		if service.Shard != b.config.Machine.Shard || len(b.poolsWithCheck(service, isTunnel)) == 0 {
+			continue
+		}
+		for j, vip := range service.VIPs {
+			field := fmt.Sprintf("services[%d].vips[%d]", i, j)
+			switch {
+			case !vip.Address.IsValid():
+				b.warnf(field, "is in prefixes, and checks with `via: tunnel` do not probe it: name an address of it as a VIP of its own, or use a check with `via: direct` too")
+			case !b.machineAddress(vip.Address).IsValid():
+				b.errorf(field+".address", "is %s, and machine.addresses has no %s address to probe it from through the tunnel: add one, or use checks with `via: direct`",
+					vip.Address, family(vip.Address))
+			}
+		}
+	}
+}
+
+// ServicesOfCheck are the services here whose pools name a check with `via: auto`, by the way
+// it goes for them.
+func (c *Config) ServicesOfCheck(check string) (tunnel, direct []string) {
+	isView := map[string]bool{}
+	for _, view := range c.PoolViews {
+		if slices.Contains(view.HealthChecks, check) {
+			isView[view.Name] = true
+		}
+	}
+	for _, service := range c.ServicesHere() {
+		for _, name := range namesOfPools(service.Members) {
+			if isView[name] {
+				tunnel = append(tunnel, service.Name)
+				break
+			}
+			if pool := c.PoolNamed(name); pool != nil && slices.Contains(pool.HealthChecks, check) {
+				direct = append(direct, service.Name)
+				break
+			}
+		}
+	}
+	return tunnel, direct
+}
+
+func namesOfPools(members []Member) []string {
+	names := map[string]bool{}
+	for _, member := range members {
+		for _, pool := range member.Pools {
+			names[pool] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // machineAddress of the same family; not valid: there is none.
@@ -110,9 +208,13 @@ func joined(vips []netip.Addr) string {
 	return strings.Join(texts, ",")
 }
 
-// renamed gives members the names of views in place of their pools'.
-func renamed(members []Member, views map[string]string) []Member {
-	copied := slices.Clone(members)
+// renamedMembers name views in place of their pools.
+func (t throughTunnels) renamedMembers() []Member {
+	views := map[string]string{}
+	for _, pool := range t.pools {
+		views[pool.Name] = pool.Name + " " + t.suffix()
+	}
+	copied := slices.Clone(t.service.Members)
 	for i, member := range copied {
 		copied[i].Pools = slices.Clone(member.Pools)
 		for j, pool := range member.Pools {
@@ -130,31 +232,49 @@ type probed struct {
 	check   string
 }
 
+// tunnelProblem is why probes through tunnels cannot be as they are configured.
+type tunnelProblem struct{ field, text, cure string }
+
 // tunnelProbes lists the probes of all views, each once, and gives them ports.
-func (b *builder) tunnelProbes() []TunnelProbe {
+func (b *builder) tunnelProbes(services []throughTunnels) ([]TunnelProbe, *tunnelProblem) {
+	views := viewsOf(services)
 	found := map[probed]*TunnelProbe{}
-	for i := range b.config.PoolViews {
-		addProbes(found, &b.config.PoolViews[i], b.isTunnelled)
-		if len(found) > tunnelProbesMax {
-			b.errorf("health_checks", "with `via: tunnel` make more than %d probes, one for each VIP of each backend and check: give fewer services such checks, and the others `via: direct`", tunnelProbesMax)
-			return nil
+	for i := range views {
+		b.addProbes(found, &views[i])
+		if limit := b.probesMax(); len(found) > limit {
+			return nil, &tunnelProblem{
+				"health_checks", fmt.Sprintf("make more than %d probes through tunnels, one for each VIP of each backend and check", limit),
+				"give fewer services such checks, and the others `via: direct`",
+			}
 		}
 	}
 	keys := slices.SortedFunc(maps.Keys(found), func(x, y probed) int {
 		return cmp.Or(cmp.Compare(x.backend, y.backend), cmp.Compare(x.encap, y.encap), x.vip.Compare(y.vip), cmp.Compare(x.check, y.check))
 	})
-	ports := b.probePorts(keys)
+	ports, problem := b.probePorts(keys)
+	if problem != nil {
+		return nil, problem
+	}
 	probes := make([]TunnelProbe, len(keys))
 	for i, key := range keys {
 		probes[i] = *found[key]
 		probes[i].From = netip.AddrPortFrom(b.machineAddress(key.vip), ports[i])
 	}
-	return probes
+	return probes, nil
 }
 
-func addProbes(found map[probed]*TunnelProbe, view *PoolView, isTunnelled func(check string) bool) {
+// probesMax is lower while some checks go through tunnels by default only: a config
+// must not make a hundred times as many probes because of an upgrade.
+func (b *builder) probesMax() int {
+	if slices.ContainsFunc(b.config.HealthChecks, func(c HealthCheck) bool { return c.Via == ViaAuto }) {
+		return tunnelProbesAutoMax
+	}
+	return tunnelProbesMax
+}
+
+func (b *builder) addProbes(found map[probed]*TunnelProbe, view *PoolView) {
 	for _, name := range view.HealthChecks {
-		if !isTunnelled(name) {
+		if c := b.config.HealthCheckNamed(name); c == nil || c.Via == ViaDirect {
 			continue
 		}
 		for _, backend := range view.Backends {
@@ -180,7 +300,7 @@ type portUse struct {
 // probePorts gives each of the sorted probes a port. Those to different VIPs share
 // one. A port depends on the backend's name, so that it stays while others come
 // and go, unless two have the same.
-func (b *builder) probePorts(keys []probed) []uint16 {
+func (b *builder) probePorts(keys []probed) ([]uint16, *tunnelProblem) {
 	uses := make([]portUse, len(keys))
 	for i, key := range keys {
 		uses[i] = portUse{backend: key.backend, encap: key.encap}
@@ -203,9 +323,12 @@ func (b *builder) probePorts(keys []probed) []uint16 {
 		ports[i] = assigned[use]
 	}
 	if needed := countDistinct(uses); needed > size {
-		b.errorf("machine.probe_ports", "has %d ports (%s), and checks with `via: tunnel` need %d, one for each backend, encapsulation and check: give a larger range", size, reserved, needed)
+		return nil, &tunnelProblem{
+			"machine.probe_ports", fmt.Sprintf("has %d ports (%s), and checks through tunnels need %d, one for each backend, encapsulation and check", size, reserved, needed),
+			"give a larger range",
+		}
 	}
-	return ports
+	return ports, nil
 }
 
 func hashOf(use portUse) uint64 {

@@ -18,7 +18,7 @@ services:
 - {name: web, vips: [{address: 203.0.113.10, protocol: tcp, ports: [80]}], pools: [web], idle_timeouts: {tcp: 15m}}
 - {name: dns, vips: [{prefix_group: a, suffix: 0.0.0.53, protocol: udp, ports: [53]}], pools: [web]}
 pools: [{name: web, health_checks: [ok], backends: [{name: w1, address: 10.1.0.11}, {name: w2, address: 10.1.0.12}]}]
-health_checks: [{name: ok, http: {port: 80, path: /healthz}}]
+health_checks: [{name: ok, via: direct, http: {port: 80, path: /healthz}}]
 bgp: {asn: 64512, neighbors: [{address: 10.0.0.254, asn: 64513}]}
 metrics: {listen: "127.0.0.1:9470"}
 `

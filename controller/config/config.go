@@ -265,7 +265,7 @@ type Damping struct {
 }
 
 // PoolView is a pool as those services see it that have the same encapsulation
-// and VIPs: its checks with `via: tunnel` go through that, and a backend may be up
+// and VIPs: its checks through the tunnel go through that, and a backend may be up
 // for one view and down for another.
 type PoolView struct {
 	// As configured, but for the name: `web via gre to 203.0.113.10`.
@@ -464,6 +464,8 @@ const (
 	ProtocolTCP Protocol = "tcp"
 	ProtocolUDP Protocol = "udp"
 
+	// Through the tunnel for services that have a VIP to probe, else direct.
+	ViaAuto   Via = "auto"
 	ViaDirect Via = "direct"
 	ViaTunnel Via = "tunnel"
 

@@ -29,6 +29,9 @@ const (
 	// Probes through tunnels: backends times VIPs times checks. Each has a schedule
 	// of some 4 KB in the controller: 260 MB.
 	tunnelProbesMax = 65_000
+	// Those that a config may make that does not ask for them: a direct check is one probe
+	// for each backend, however many VIPs it serves.
+	tunnelProbesAutoMax = 4096
 	// Members of all sets of pools together, where pools are in several: each
 	// is some 30 bytes in the plan, which so stays below 64 MB.
 	membersMax = 2_000_000

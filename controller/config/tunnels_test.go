@@ -27,7 +27,7 @@ pools:
 health_checks:
 - {name: t, tcp: {port: 80}, via: tunnel}
 - {name: u, tcp: {port: 81}, via: tunnel}
-- {name: d, tcp: {port: 80}}
+- {name: d, tcp: {port: 80}, via: direct}
 `
 	c, err := Parse([]Source{{Name: "c.yaml", Data: []byte(text)}}, groupReadable)
 	if err != nil {
@@ -97,17 +97,62 @@ func Test_a_port_stands_for_one_backend_and_encapsulation(t *testing.T) {
 	}
 }
 
-func Test_more_probes_than_the_limit_are_refused(t *testing.T) {
+func Test_checks_go_through_the_tunnel_by_default_where_they_can(t *testing.T) {
+	c, err := Parse([]Source{{Name: "c.yaml", Data: []byte(`
+machine: {addresses: [10.0.0.1]}
+prefix_groups: [{name: a, prefixes: [198.51.100.0/24]}]
+services:
+- {name: web, vips: [{address: 203.0.113.10, ports: [80], protocol: tcp}, {address: "2001:db8::10", ports: [80], protocol: tcp}], pools: [web]}
+- {name: suffix, vips: [{prefix_group: a, suffix: 0.0.0.10, ports: [80], protocol: tcp}], pools: [web]}
+- {name: six, vips: [{address: "2001:db8::20", ports: [80], protocol: tcp}], pools: [other]}
+pools:
+- {name: web, health_checks: [t, ping], backends: [{address: 10.1.0.11}]}
+- {name: other, health_checks: [t], backends: [{address: 10.1.0.12}]}
+health_checks: [{name: t, tcp: {port: 80}}, {name: ping, icmp: {}}]
+`)}}, groupReadable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.HealthCheckNamed("t").Via != ViaAuto || c.HealthCheckNamed("ping").Via != ViaDirect {
+		t.Errorf("t goes %s, ping %s", c.HealthCheckNamed("t").Via, c.HealthCheckNamed("ping").Via)
+	}
+	if len(c.TunnelProbes) != 1 || c.TunnelProbes[0].VIP.String() != "203.0.113.10" {
+		t.Errorf("probes %+v", c.TunnelProbes)
+	}
+	if tunnel, direct := c.ServicesOfCheck("t"); fmt.Sprint(tunnel, direct) != "[web] [suffix six]" {
+		t.Errorf("t goes through the tunnel for %v, directly for %v", tunnel, direct)
+	}
+}
+
+func Test_a_config_that_asks_for_no_tunnel_is_not_refused_for_its_probes(t *testing.T) {
+	c, err := Parse([]Source{{Name: "c.yaml", Data: []byte(strings.ReplaceAll(manyProbes, ", via: tunnel", ""))}}, groupReadable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.TunnelProbes)+len(c.PoolViews) != 0 || c.HealthChecks[0].Via != ViaDirect {
+		t.Errorf("%d probes, the check goes %s", len(c.TunnelProbes), c.HealthChecks[0].Via)
+	}
+	const want = "health_checks: make more than 4096 probes through tunnels, one for each VIP of each backend and check, so checks without `via` go to the backends' own addresses"
+	if !strings.Contains(fmt.Sprint(c.Warnings), want) {
+		t.Errorf("warnings %v", c.Warnings)
+	}
+}
+
+// Checks of 300 backends through the tunnel to 300 VIPs.
+var manyProbes = func() string {
 	var services, backends []string
 	for i := range 300 {
 		services = append(services, fmt.Sprintf("- {name: s%d, vips: [{address: 203.0.%d.%d, ports: [80], protocol: tcp}], pools: [web]}", i, i/250, i%250+1))
 		backends = append(backends, fmt.Sprintf("{name: b%d, address: 10.1.%d.%d}", i, i/250, i%250+1))
 	}
-	text := "machine: {addresses: [10.0.0.1]}\nservices:\n" + strings.Join(services, "\n") +
+	return "machine: {addresses: [10.0.0.1]}\nservices:\n" + strings.Join(services, "\n") +
 		"\npools: [{name: web, health_checks: [t], backends: [" + strings.Join(backends, ", ") + "]}]\n" +
 		"health_checks: [{name: t, tcp: {port: 80}, via: tunnel}]\n"
-	_, err := Parse([]Source{{Name: "c.yaml", Data: []byte(text)}}, groupReadable)
-	if err == nil || !strings.Contains(err.Error(), "health_checks: with `via: tunnel` make more than 65000 probes") {
+}()
+
+func Test_more_probes_than_the_limit_are_refused(t *testing.T) {
+	_, err := Parse([]Source{{Name: "c.yaml", Data: []byte(manyProbes)}}, groupReadable)
+	if err == nil || !strings.Contains(err.Error(), "health_checks: make more than 65000 probes through tunnels") {
 		t.Errorf("300 VIPs of 300 backends: %v", err)
 	}
 }

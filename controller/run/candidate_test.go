@@ -70,7 +70,7 @@ func TestOneMachineThatRefusesAConfigRefusesItForAll(t *testing.T) {
 	refused(f.shared(secondBackend), "would refuse the plan")
 	two.peer.refuse.Store(false)
 	// A file that the config names is on one machine alone.
-	withCA := strings.Replace(f.shared(""), "health_checks: [{", "health_checks: [{name: tls, https: {port: 443, tls: {ca_file: ca.pem}}}, {", 1)
+	withCA := strings.Replace(f.shared(""), "health_checks: [{", "health_checks: [{name: tls, via: direct, https: {port: 443, tls: {ca_file: ca.pem}}}, {", 1)
 	if withCA == f.shared("") {
 		t.Fatal("the config has another form")
 	}

@@ -65,8 +65,8 @@ func sharedConfig(network topology.Network, self topology.Node, weights map[stri
 	// The same servers by their IPv6 addresses: these tunnels are IPv6.
 	b.WriteString(poolConfig(own, weights, "echo-v6", echo, 1))
 	fmt.Fprintf(&b, `health_checks:
-- {name: http-ok, http: {port: %d, path: /healthz, host: web.example, status: [200]}, interval: 750ms, timeout: 700ms, rise: 2, fall: 3}
-- {name: tcp-echo, tcp: {port: %d}, interval: 750ms, timeout: 700ms, rise: 2, fall: 3}
+- {name: http-ok, via: direct, http: {port: %d, path: /healthz, host: web.example, status: [200]}, interval: 750ms, timeout: 700ms, rise: 2, fall: 3}
+- {name: tcp-echo, via: direct, tcp: {port: %d}, interval: 750ms, timeout: 700ms, rise: 2, fall: 3}
 `, topology.HTTPPort, topology.EchoPort)
 	b.WriteString(tunnelChecks)
 	return b.String()

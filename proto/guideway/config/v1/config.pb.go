@@ -755,7 +755,7 @@ type Machine struct {
 	// This machine's addresses towards the backends, one IPv4, one IPv6 or both:
 	// the sources of the tunnels. Each family that a backend has needs one.
 	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	// Source ports of health checks with `via: tunnel`, one for each backend,
+	// Source ports of health checks through tunnels, one for each backend,
 	// encapsulation and check: a range below net.ipv4.ip_local_port_range, in which
 	// nothing on this machine listens. Default: `20000-32767`.
 	ProbePorts    *string `protobuf:"bytes,4,opt,name=probe_ports,json=probePorts,proto3,oneof" json:"probe_ports,omitempty"`
@@ -1987,7 +1987,10 @@ type HealthCheck struct {
 	// `direct`: to the backend's address. `tunnel`: through each service's
 	// encapsulation to each of its VIPs that is an address, as traffic goes; the
 	// result counts for the services that have that VIP. VIPs of prefix groups are
-	// not probed. It needs a machine address of the VIP's family. Default: `direct`.
+	// not probed. It needs a machine address of the VIP's family. `auto`: `tunnel` for
+	// services that have such a VIP and such an address, `direct` for others, for
+	// `icmp`, and where there would be more than 4096 probes (backends times VIPs times
+	// checks). Default: `auto`.
 	Via           *string `protobuf:"bytes,8,opt,name=via,proto3,oneof" json:"via,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3528,7 +3531,7 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\aaddress\x12%\n" +
 	"\x06weight\x18\x03 \x01(\rB\b\xbaH\x05*\x03\x18\xe8\aH\x01R\x06weight\x88\x01\x01B\a\n" +
 	"\x05_nameB\t\n" +
-	"\a_weight\"\xf3\x05\n" +
+	"\a_weight\"\xf9\x05\n" +
 	"\vHealthCheck\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x121\n" +
 	"\x04http\x18\x02 \x01(\v2\x1d.guideway.config.v1.HttpCheckR\x04http\x124\n" +
@@ -3543,8 +3546,8 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\binterval\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x03\b\xd8\x042\x05\x10\x80\xe1\xeb\x17R\binterval\x12F\n" +
 	"\atimeout\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x02\b<2\x05\x10\x80\xad\xe2\x04R\atimeout\x12\"\n" +
 	"\x04rise\x18\x06 \x01(\rB\t\xbaH\x06*\x04\x18d(\x01H\x00R\x04rise\x88\x01\x01\x12\"\n" +
-	"\x04fall\x18\a \x01(\rB\t\xbaH\x06*\x04\x18d(\x01H\x01R\x04fall\x88\x01\x01\x12,\n" +
-	"\x03via\x18\b \x01(\tB\x15\xbaH\x12r\x10R\x06directR\x06tunnelH\x02R\x03via\x88\x01\x01B\a\n" +
+	"\x04fall\x18\a \x01(\rB\t\xbaH\x06*\x04\x18d(\x01H\x01R\x04fall\x88\x01\x01\x122\n" +
+	"\x03via\x18\b \x01(\tB\x1b\xbaH\x18r\x16R\x04autoR\x06directR\x06tunnelH\x02R\x03via\x88\x01\x01B\a\n" +
 	"\x05_riseB\a\n" +
 	"\x05_fallB\x06\n" +
 	"\x04_via\"\xc9\x02\n" +

@@ -1,0 +1,88 @@
+package config
+
+// How health checks go whose config does not say it.
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	"github.com/guideway/guideway/cli/machine"
+	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/config"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+// notesOnChecks say which way they go by default.
+func notesOnChecks(c *config.Config) (notes []string) {
+	var throughTunnel []string
+	for _, check := range autoChecks(c) {
+		tunnel, direct := c.ServicesOfCheck(check)
+		if len(tunnel) > 0 {
+			throughTunnel = append(throughTunnel, check)
+		}
+		if len(direct) > 0 {
+			notes = append(notes, fmt.Sprintf("health check %s goes to the backends' own addresses for %s: no VIP of theirs is an address of a family that machine.addresses has",
+				check, someOf(direct)))
+		}
+	}
+	if len(throughTunnel) > 0 {
+		notes = append(notes, fmt.Sprintf("health checks through the tunnel to the VIPs, as clients' packets go: %s (`via: direct`: to the backends' own addresses)", someOf(throughTunnel)))
+	}
+	return notes
+}
+
+func autoChecks(c *config.Config) (names []string) {
+	for _, check := range c.HealthChecks {
+		if check.Via == config.ViaAuto {
+			names = append(names, check.Name)
+		}
+	}
+	return names
+}
+
+func someOf(names []string) string {
+	const shownMax = 5
+	shown := strings.Join(names[:min(len(names), shownMax)], ", ")
+	if len(names) > shownMax {
+		shown += fmt.Sprintf(" and %d more", len(names)-shownMax)
+	}
+	return shown
+}
+
+// notesOnOtherWays name the checks that the controller sends to the backends' own addresses,
+// as former versions did by default, and that will go through the tunnel.
+func notesOnOtherWays(ctx context.Context, m machine.Machine, c *config.Config) (notes []string) {
+	for _, check := range autoChecks(c) {
+		tunnel, _ := c.ServicesOfCheck(check)
+		if len(tunnel) > 0 && runsDirect(ctx, m, c, check) {
+			notes = append(notes, fmt.Sprintf("health check %s goes to the backends' own addresses now, and through the tunnel then: `via: direct` keeps it", check))
+		}
+	}
+	return notes
+}
+
+// runsDirect by what the controller says of one backend.
+func runsDirect(ctx context.Context, m machine.Machine, c *config.Config, check string) bool {
+	backend := ""
+	for _, view := range c.PoolViews {
+		for _, name := range view.HealthChecks {
+			if name == check && len(view.Backends) > 0 {
+				backend = view.Backends[0].Name
+			}
+		}
+	}
+	var ways []string
+	_ = m.Ask(ctx, planTimeout, m.ControllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
+		answer, err := controllerv1.NewControllerClient(conn).GetBackend(ctx, &controllerv1.GetBackendRequest{Name: backend})
+		for _, c := range answer.GetChecks() {
+			if c.GetName() == check {
+				ways = append(ways, c.GetVia())
+			}
+		}
+		return err // a backend that is new has no checks
+	})
+	return len(ways) > 0 && ways[0] == string(config.ViaDirect)
+}
