@@ -99,6 +99,8 @@ type diagnosis struct {
 	metrics  string
 	// The forwarder's plan, if health checks go through its tunnels.
 	running *planv1.Plan
+	// Tracked connections.
+	counts []*forwarderv1.ConnectionCount
 	// Those of its backends that were probed.
 	tunnelChecks []*controllerv1.BackendCheck
 	host         host
@@ -233,6 +235,11 @@ func (p *diagnosis) askForwarder(ctx context.Context, client forwarderv1.Forward
 		return err
 	}
 	p.metrics = metrics.Text
+	connections, err := client.GetConnections(ctx, &forwarderv1.GetConnectionsRequest{})
+	if err != nil {
+		return err
+	}
+	p.counts = connections.GetCounts()
 	for range restLooks {
 		if p.counters, err = client.GetCounters(ctx, &forwarderv1.GetCountersRequest{}); err != nil || p.counters.Unaccounted == 0 {
 			return err
@@ -489,6 +496,7 @@ func (p *diagnosis) peers() {
 
 func (p *diagnosis) backends() {
 	var reasons alike
+	unanswered := p.connections()
 	for _, s := range p.state.GetServices() {
 		switch {
 		case p.isMachines(s.Reason): // said of it
@@ -498,6 +506,7 @@ func (p *diagnosis) backends() {
 			p.add(gradeWarn, "service", "%s is in state `%s`: %s; `guideway undrain service %s` ends that", s.Name, s.State, s.Reason, s.Name)
 		case s.State != brain.ServingAll:
 			reasons.add(s.Name, fmt.Sprintf("in state `%s`: %s", s.State, s.Reason))
+		case unanswered[s.Name]: // it looks well, and is not
 		case s.BackendsActive < s.Backends:
 			p.add(gradeWarn, "service", "%s is served by %d of %d backends: guideway show backends", s.Name, s.BackendsActive, s.Backends)
 		default:
