@@ -273,61 +273,97 @@ func (s *backendSetup) printKeys(w io.Writer) error {
 }
 
 func (s *backendSetup) print(w io.Writer) error {
-	var text strings.Builder
-	line := func(format string, values ...any) { fmt.Fprintf(&text, format+"\n", values...) }
-	line("# Sets up the backend %s (%s) of Guideway; as root, on it. It may run again.", s.backend.Name, s.backend.Address)
-	line("set -e")
-	line("")
-	line("# The VIPs, for no ARP to answer and no other packet to leave from.")
+	script := &setupScript{}
+	script.line("# The VIPs, for no ARP to answer and no other packet to leave from.")
 	for _, vip := range s.vips {
 		if vip.IsSingleIP() {
-			line("ip address replace %s dev lo", vip)
+			script.line("ip address replace %s dev lo", vip)
+			script.undo("ip address del %s dev lo", vip)
 		} else {
-			line("ip route replace local %s dev lo", vip)
+			script.line("ip route replace local %s dev lo", vip)
+			script.undo("ip route del local %s dev lo", vip)
 		}
 	}
-	line("sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
-	line("")
+	script.line("sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
+	script.line("")
 	if s.plain != nil {
-		s.plain.print(s.sources, line)
-		s.printJoins(line)
+		s.plain.print(s.sources, script)
+		s.printJoins(script)
 	} else {
-		s.printAgent(line)
+		s.printAgent(script)
 	}
-	_, err := io.WriteString(w, text.String())
+	_, err := io.WriteString(w, script.text(s.backend))
 	return err
 }
 
-func (s *backendSetup) printAgent(line func(string, ...any)) {
-	line("# The agent: takes packets out of the load balancers' tunnels.")
-	line("mkdir -p /etc/guideway")
+// setupScript is what `config backend` prints: the commands that set a backend up, and behind
+// `undo` those that take that back, the last first, one by one. `guideway-agent setup` reads it
+// (agent/src/setup/script.rs).
+type setupScript struct {
+	commands  strings.Builder
+	takenBack []string
+}
+
+func (s *setupScript) line(format string, values ...any) {
+	fmt.Fprintf(&s.commands, format+"\n", values...)
+}
+
+func (s *setupScript) undo(format string, values ...any) {
+	s.takenBack = append(s.takenBack, fmt.Sprintf(format, values...))
+}
+
+// file as a command that writes it.
+func (s *setupScript) file(path, mode, content string) {
+	s.line("install -m %s /dev/stdin %s <<'END'\n%sEND", mode, path, content)
+}
+
+func (s *setupScript) text(backend *config.Backend) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "# Sets up the backend %s (%s) of Guideway; as root, on it. It may run again.\n", backend.Name, backend.Address)
+	text.WriteString("# `guideway-agent setup --from FILE` runs it now and at each boot.\n")
+	text.WriteString("if [ \"${1-}\" = undo ]; then\n")
+	for _, command := range slices.Backward(s.takenBack) {
+		fmt.Fprintf(&text, "    %s\n", command)
+	}
+	text.WriteString("    exit 0\nfi\nset -e\n\n")
+	text.WriteString(s.commands.String())
+	return text.String()
+}
+
+func (s *backendSetup) printAgent(script *setupScript) {
+	script.line("# The agent: takes packets out of the load balancers' tunnels.")
+	script.line("mkdir -p /etc/guideway")
 	if s.keys != nil {
-		file("/etc/guideway/agent.key", "600", s.keyFile, line)
+		script.file("/etc/guideway/agent.key", "600", s.keyFile)
+		script.undo("rm -f /etc/guideway/agent.key")
 	}
-	file("/etc/guideway/agent.yaml", "644", s.agentConfig(), line)
-	s.printQUIC(line)
-	s.printJoins(line)
+	script.file("/etc/guideway/agent.yaml", "644", s.agentConfig())
+	s.printQUIC(script)
+	s.printJoins(script)
 	if len(s.multipath) > 0 {
-		line("# What the agent's handshakes of Multipath TCP need (docs/mptcp.md).")
-		line("sysctl -w net.mptcp.enabled=1 net.ipv4.tcp_syncookies=1 net.ipv4.conf.all.rp_filter=0")
-		line("# New connections come by another interface: a firewall that accepts by interface has to")
-		line("# accept that one, too.")
-		line("# nft add rule inet filter input iifname gw-mptcp accept")
+		script.line("# What the agent's handshakes of Multipath TCP need (docs/mptcp.md).")
+		script.line("sysctl -w net.mptcp.enabled=1 net.ipv4.tcp_syncookies=1 net.ipv4.conf.all.rp_filter=0")
+		script.line("# New connections come by another interface: a firewall that accepts by interface has to")
+		script.line("# accept that one, too.")
+		script.line("# nft add rule inet filter input iifname gw-mptcp accept")
 	}
-	line("guideway-agent --check")
-	line("systemctl enable guideway-agent")
-	line("systemctl restart guideway-agent")
-	line("# What else is wrong here, if anything; services have to listen by now.")
-	line("guideway-agent doctor")
+	script.line("guideway-agent --check")
+	script.line("[ \"${1-}\" != boot ] || exit 0 # systemd starts the agent")
+	script.line("systemctl enable guideway-agent")
+	script.line("systemctl restart guideway-agent")
+	script.undo("guideway-agent --detach")
+	script.undo("systemctl disable --now guideway-agent")
+	script.line("# What else is wrong here, if anything; services have to listen by now.")
+	script.line("[ \"${1-}\" = setup ] || guideway-agent doctor")
 }
 
 // printQUIC says what the QUIC servers need, which have no config in common that
 // could be written here.
-func (s *backendSetup) printQUIC(line func(string, ...any)) {
+func (s *backendSetup) printQUIC(script *setupScript) {
 	for i, one := range s.quic {
 		if i == 0 {
-			line("")
-			line("# Connection ids that QUIC servers make here (docs/quic.md): configure these.")
+			script.line("")
+			script.line("# Connection ids that QUIC servers make here (docs/quic.md): configure these.")
 		}
 		use := "made"
 		if i > 0 && s.quic[i-1].Service == one.Service {
@@ -337,33 +373,29 @@ func (s *backendSetup) printQUIC(line func(string, ...any)) {
 		if one.Encrypted {
 			key = hex.EncodeToString(one.Key[:])
 		}
-		line("# service=%s use=%q config_id=%d server_id=%s nonce_bytes=%d connection_id_bytes=%d key=%s",
+		script.line("# service=%s use=%q config_id=%d server_id=%s nonce_bytes=%d connection_id_bytes=%d key=%s",
 			one.Service, use, one.ID, one.ServerID, one.NonceBytes, one.ConnectionIDBytes(), key)
 	}
 	if len(s.quic) > 0 {
-		line("")
+		script.line("")
 	}
 }
 
 // printJoins says by which ports clients join connections of Multipath TCP.
-func (s *backendSetup) printJoins(line func(string, ...any)) {
+func (s *backendSetup) printJoins(script *setupScript) {
 	if len(s.joins) == 0 {
 		return
 	}
-	line("")
-	line("# Multipath TCP: clients join connections by ports of this backend (docs/mptcp.md).")
-	line("sysctl -w net.mptcp.enabled=1 net.mptcp.allow_join_initial_addr_port=0")
-	line("ip mptcp limits set subflows 8")
+	script.line("")
+	script.line("# Multipath TCP: clients join connections by ports of this backend (docs/mptcp.md).")
+	script.line("sysctl -w net.mptcp.enabled=1 net.mptcp.allow_join_initial_addr_port=0")
+	script.line("ip mptcp limits set subflows 8")
 	for _, join := range s.joins {
 		endpoint := fmt.Sprintf("%s port %d", join.Addr(), join.Port())
-		line("ip mptcp endpoint show | grep -qF '%s id ' || ip mptcp endpoint add %s signal", endpoint, endpoint)
+		script.line("ip mptcp endpoint show | grep -qF '%s id ' || ip mptcp endpoint add %s signal", endpoint, endpoint)
+		script.undo("ip mptcp endpoint show | sed -n 's/^%s id \\([0-9]*\\).*/\\1/p' | xargs -r -n 1 ip mptcp endpoint delete id", endpoint)
 	}
-	line("")
-}
-
-// file as a command that writes it.
-func file(path, mode, content string, line func(string, ...any)) {
-	line("install -m %s /dev/stdin %s <<'END'\n%sEND", mode, path, content)
+	script.line("")
 }
 
 func (s *backendSetup) agentConfig() string {

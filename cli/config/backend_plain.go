@@ -3,6 +3,7 @@ package config
 // What a backend without an agent needs: its kernel opens the tunnels.
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,18 +15,28 @@ import (
 // guePort is where GUE tunnels end, as load balancers send them.
 const guePort = 6080
 
+// The longest packets of most clients, and the bytes of headers.
+const (
+	clientsMTU                   = 1500
+	ip4Bytes, ip6Bytes           = 20, 40
+	tcpBytes                     = 20
+	greBytes, udpBytes, gueBytes = 4, 8, 4
+)
+
 // plainTunnels is what the kernel opens for one backend.
 type plainTunnels struct {
 	address netip.Addr
 	// Each once: of services that have the backend.
 	encaps []config.Encap
-	// Of VIPs: whether packets inside are of IPv4, and of IPv6.
-	has4, has6 bool
+	// By family.
+	vips4, vips6 []string
+	// What the network between load balancers and backends carries.
+	mtu int
 }
 
 // newPlainTunnels, or why the backend takes an agent.
 func newPlainTunnels(c *config.Config, backend *config.Backend, vips []netip.Prefix) (*plainTunnels, error) {
-	p := &plainTunnels{address: backend.Address}
+	p := &plainTunnels{address: backend.Address, mtu: cmp.Or(c.Tunnel.MTU, clientsMTU)}
 	for _, service := range c.Services {
 		if !slices.ContainsFunc(service.Members, func(m config.Member) bool { return m.Backend.Name == backend.Name }) {
 			continue
@@ -47,8 +58,15 @@ func newPlainTunnels(c *config.Config, backend *config.Backend, vips []netip.Pre
 		}
 	}
 	for _, vip := range vips {
-		p.has4 = p.has4 || vip.Addr().Is4()
-		p.has6 = p.has6 || vip.Addr().Is6()
+		text := vip.String()
+		if vip.IsSingleIP() {
+			text = vip.Addr().String()
+		}
+		if vip.Addr().Is4() {
+			p.vips4 = append(p.vips4, text)
+		} else {
+			p.vips6 = append(p.vips6, text)
+		}
 	}
 	return p, nil
 }
@@ -73,21 +91,22 @@ func (p *plainTunnels) devices() (list []device) {
 	if !is4 {
 		return append(list, device{"gw-ip6tnl", "ip6tnl mode any encaplimit none"})
 	}
-	if p.has4 {
+	if len(p.vips4) > 0 {
 		list = append(list, device{"gw-ipip", "ipip"})
 	}
-	if p.has6 {
+	if len(p.vips6) > 0 {
 		list = append(list, device{"gw-sit", "sit"})
 	}
 	return list
 }
 
-func (p *plainTunnels) print(sources []string, line func(string, ...any)) {
-	line("# The ends of the tunnels: the kernel's own devices.")
+func (p *plainTunnels) print(sources []string, script *setupScript) {
+	script.line("# The ends of the tunnels: the kernel's own devices.")
 	settings := "sysctl -w net.ipv4.conf.all.rp_filter=0"
 	for _, d := range p.devices() {
-		line("ip link show %s > /dev/null 2>&1 || ip link add %s type %s local %s", d.name, d.name, d.kind, p.address)
-		line("ip link set %s up", d.name)
+		script.line("ip link show %s > /dev/null 2>&1 || ip link add %s type %s local %s", d.name, d.name, d.kind, p.address)
+		script.line("ip link set %s up", d.name)
+		script.undo("ip link del %s", d.name)
 		settings += fmt.Sprintf(" net.ipv4.conf.%s.rp_filter=0", d.name)
 	}
 	if slices.Contains(p.encaps, config.EncapGUE) {
@@ -95,60 +114,70 @@ func (p *plainTunnels) print(sources []string, line func(string, ...any)) {
 		if p.address.Is6() {
 			family = "-6 "
 		}
-		line("modprobe fou")
-		line("ip %sfou show | grep -q 'port %d ' || ip %sfou add port %d gue", family, guePort, family, guePort)
+		script.line("modprobe fou")
+		script.line("ip %sfou show | grep -q 'port %d ' || ip %sfou add port %d gue", family, guePort, family, guePort)
+		script.undo("ip %sfou del port %d", family, guePort)
 	}
-	line("# Clients' packets come by these devices, and answers leave by another.")
-	line("%s", settings)
-	p.printFirewall(sources, line)
-	p.printMSS(line)
+	script.line("# Clients' packets come by these devices, and answers leave by another.")
+	script.line("%s", settings)
+	p.printRules(sources, script)
 }
 
-// printFirewall: the devices open tunnels of any source.
-func (p *plainTunnels) printFirewall(sources []string, line func(string, ...any)) {
+// printRules: the devices open tunnels of any source, and what comes out of them has to be
+// shorter than what the network carries.
+func (p *plainTunnels) printRules(sources []string, script *setupScript) {
 	own := slices.DeleteFunc(slices.Clone(sources), func(source string) bool { return strings.Contains(source, ":") != p.address.Is6() })
 	from := fmt.Sprintf("ip saddr != { %s }", strings.Join(own, ", "))
 	if p.address.Is6() {
 		from = "ip6 saddr != { " + strings.Join(own, ", ") + " }"
 	}
-	line("# Tunnels of load balancers alone are opened.")
-	line("nft -f - <<'END'")
-	line("table inet guideway_tunnels")
-	line("delete table inet guideway_tunnels")
-	line("table inet guideway_tunnels {")
-	line("\tset protocols { type inet_proto; elements = { gre, ipip, ipv6 } }")
-	line("\tchain input {")
-	line("\t\ttype filter hook input priority -10;")
-	line("\t\tmeta l4proto @protocols %s drop", from)
-	line("\t\tudp dport %d %s drop", guePort, from)
-	line("\t}")
-	line("}")
-	line("END")
+	script.line("# Tunnels of load balancers alone are opened. Answers to SYNs ask clients for segments that")
+	script.line("# fit the tunnel in a network of %d bytes; `tunnel.mtu` of the config says if it carries more.", p.mtu)
+	script.undo("nft delete table inet guideway_tunnels")
+	script.line("nft -f - <<'END'")
+	script.line("table inet guideway_tunnels")
+	script.line("delete table inet guideway_tunnels")
+	script.line("table inet guideway_tunnels {")
+	script.line("\tset protocols { type inet_proto; elements = { gre, ipip, ipv6 } }")
+	script.line("\tchain input {")
+	script.line("\t\ttype filter hook input priority -10;")
+	script.line("\t\tmeta l4proto @protocols %s drop", from)
+	script.line("\t\tudp dport %d %s drop", guePort, from)
+	script.line("\t}")
+	if p.mtu < clientsMTU+p.overhead() {
+		script.line("\tchain output {")
+		script.line("\t\ttype filter hook output priority 10;")
+		p.printMSS("ip", p.vips4, p.mtu-p.overhead()-ip4Bytes-tcpBytes, script)
+		p.printMSS("ip6", p.vips6, p.mtu-p.overhead()-ip6Bytes-tcpBytes, script)
+		script.line("\t}")
+	}
+	script.line("}")
+	script.line("END")
 }
 
-// printMSS as a comment: the routes are the backend's own.
-func (p *plainTunnels) printMSS(line func(string, ...any)) {
-	const clients, tcp, ip4, ip6 = 1500, 20, 20, 40
-	outer := ip4
-	if p.address.Is6() {
-		outer = ip6
+// printMSS lowers what SYN/ACKs of VIPs of one family announce.
+func (p *plainTunnels) printMSS(family string, vips []string, largest int, script *setupScript) {
+	if len(vips) > 0 {
+		script.line("\t\t%s saddr { %s } tcp flags & (syn | rst) == syn tcp option maxseg size > %d tcp option maxseg size set %d",
+			family, strings.Join(vips, ", "), largest, largest)
 	}
-	largest := 0
+}
+
+// overhead of the largest tunnel.
+func (p *plainTunnels) overhead() int {
+	outer, largest := ip4Bytes, 0
+	if p.address.Is6() {
+		outer = ip6Bytes
+	}
 	for _, encap := range p.encaps {
 		switch encap {
 		case config.EncapGRE:
-			largest = max(largest, outer+4)
+			largest = max(largest, outer+greBytes)
 		case config.EncapGUE:
-			largest = max(largest, outer+8+4)
+			largest = max(largest, outer+udpBytes+gueBytes)
 		default:
 			largest = max(largest, outer)
 		}
 	}
-	line("# Where the fabric's MTU is not at least %d, let clients send less; for each default route:", clients+largest)
-	if p.has4 {
-		line("#   ip route change default via GATEWAY advmss %d", clients-largest-ip4-tcp)
-	}
-	if p.has6 {
-		line("#   ip -6 route change default via GATEWAY advmss %d", clients-largest-ip6-tcp)
-	}
+	return largest
 }
