@@ -125,6 +125,13 @@ units: deps-build build ## The systemd units under a real systemd, in a containe
 packages-test: deps-build deps-lab ## Install, upgrade under load, remove and purge the packages on a bare Debian 12 and 13 (root, network)
 	tools/packages-test.sh
 
+.PHONY: deny advisories
+deny: deps-build ## Licences, sources and double versions of the crates, by cargo-deny
+	tools/deny.sh licenses bans sources
+advisories: deps-build ## Known vulnerabilities of crates and Go modules (network: their databases)
+	tools/deny.sh advisories
+	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
+
 .PHONY: lint
 lint: deps-build deps-check lint-format lint-deps lint-tree lint-generated lint-vectors lint-go lint-rust ## Formatting, clippy, vet, staticcheck, revive, the tree's own rules, generated code
 

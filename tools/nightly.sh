@@ -17,6 +17,7 @@
 #   compilers     the eBPF programs by every clang that apt has
 #   changes       ARCHITECTURE's table of changes, applied
 #   units         the systemd units (make units)
+#   deny          licences, sources and double versions of crates (make deny)
 #   upgrade       each process beside that of FORMER, a day older (make upgrade)
 #   faults        all faults with BIRD (make faults)      | not in core
 #   faults_frr    those that matter to routes, with FRR   |
@@ -30,7 +31,7 @@ cd "$(dirname "$0")/.."
 . tools/stages.sh
 
 readonly MINUTES_MAX=40
-readonly CORE=(release labs labs_frr race compilers changes units upgrade)
+readonly CORE=(release labs labs_frr race compilers changes units deny upgrade)
 readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test packages)
 
 stage_release() { make build; }
@@ -73,6 +74,8 @@ stage_compilers() {
 stage_changes() { go test -count=1 -timeout "${MINUTES_MAX}m" -tags nightly ./tools/...; }
 
 stage_units() { make units; }
+
+stage_deny() { make deny; }
 
 # Without FORMER: what was there a day before.
 stage_upgrade() {
