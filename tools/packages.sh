@@ -52,7 +52,7 @@ stage_all() {
     "$stage/bin/guideway-lab" pages "$whole/usr/share"
     "$CARGO_TARGET_DIR/release/pages" "$whole/usr/share"
     gzip -9 -n "$whole"/usr/share/man/man1/*
-    move_to guideway-agent usr/bin/guideway-agent usr/lib/systemd/system/guideway-agent.service etc/guideway/agent.yaml
+    move_to guideway-agent usr/bin/guideway-agent usr/lib/systemd/system/guideway-{agent,backend}.service etc/guideway/agent.yaml
     move_to guideway-lab usr/bin/guideway-lab
     for name in guideway-agent guideway-lab; do
         (cd "$whole" && find usr/share -name "$name*" -o -name "_$name*") | while read -r file; do

@@ -23,6 +23,7 @@ main() {
     each_service_comes_back after a SIGKILL
     a_restart_of_the_controller_leaves_the_forwarder
     a_restart_by_the_api_is_a_take_over
+    a_server_is_set_up_for_good
     say "as expected"
 }
 
@@ -100,5 +101,36 @@ a_restart_by_the_api_is_a_take_over() {
     until_true "the controller to answer" doctor_says '^ok *controller'
     until_true "the take-over to be told" doctor_says "took over from process $before"
 }
+
+# What a config says of a backend, set up, kept over a reboot, and taken back.
+a_server_is_set_up_for_good() {
+    say "guideway-agent setup, a reboot, and setup --undo"
+    mount_bpf
+    inside systemctl disable --now guideway-speaker guideway-forwarder guideway-controller
+    inside sh -c 'guideway config backend 10.1.0.11 /etc/guideway/guideway.yaml --interface far | guideway-agent setup --from - --dry-run' |
+        grep -q '^  net.ipv4.conf.all.arp_ignore: 0 to 1$' || die "a dry run does not say which settings change"
+    ! has_vip || die "a dry run sets the VIP"
+    inside sh -c 'guideway config backend 10.1.0.11 /etc/guideway/guideway.yaml --interface far | guideway-agent setup --from -' >/dev/null
+    inside systemctl is-active -q guideway-agent || die "the agent does not run"
+    is_set_up || die "the server is not set up: $(inside ip address show dev lo)"
+    shut_down
+    boot "$folder/root" --private-network
+    mount_bpf
+    until_true "the server to be set up after a reboot" is_set_up
+    inside ip link add eth1 type veth peer name far
+    until_true "the agent to run after a reboot" inside systemctl is-active -q guideway-agent
+    inside guideway-agent setup --undo
+    ! has_vip || die "the VIP is left"
+    [[ $(inside cat /proc/sys/net/ipv4/conf/all/arp_ignore) == 0 ]] || die "arp_ignore is left"
+    ! inside systemctl is-active -q guideway-agent || die "the agent still runs"
+    ! inside systemctl is-enabled -q guideway-backend 2>/dev/null || die "the next boot would set it up"
+}
+
+# What a machine has, and a container lacks.
+mount_bpf() { inside sh -ec 'mount -o remount,rw /sys; mkdir -p /sys/fs/bpf; mount -t bpf bpf /sys/fs/bpf'; }
+
+is_set_up() { has_vip && [[ $(inside cat /proc/sys/net/ipv4/conf/all/arp_ignore) == 1 ]]; }
+
+has_vip() { inside ip -4 address show dev lo | grep -q ' 203.0.113.10/32 '; }
 
 main "$@"

@@ -44,7 +44,7 @@ pub struct Arguments {
 }
 
 /// What people ask of a backend.
-#[derive(Clone, Copy, Subcommand)]
+#[derive(Clone, Subcommand)]
 pub enum Command {
     /// Show what the agent that runs here does
     Status {
@@ -62,6 +62,21 @@ pub enum Command {
         /// For people, or for programs
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
+    },
+    /// Set this server up by what `guideway config backend NAME` prints, now and at each boot
+    ///
+    /// With an agent and without: VIPs, settings of the kernel, the tunnel's end, the agent's
+    /// config and keys. It may run again, with what is printed then. What fails is taken back.
+    Setup {
+        /// What was printed; - is standard input
+        #[arg(long, value_name = "FILE", required_unless_present = "undo")]
+        from: Option<PathBuf>,
+        /// Take back what was set up
+        #[arg(long, conflicts_with = "from")]
+        undo: bool,
+        /// Say what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Print the version
     Version,

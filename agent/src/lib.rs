@@ -29,6 +29,7 @@ pub mod program;
 mod records;
 mod redirects;
 mod run;
+pub mod setup;
 mod sockets;
 pub mod status;
 mod timestamps;

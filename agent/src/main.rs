@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use daemon::logging;
 use guideway_agent::config::Config;
-use guideway_agent::{Arguments, Command, Format, attachment, doctor, multipath, run, status};
+use guideway_agent::{
+    Arguments, Command, Format, attachment, doctor, multipath, run, setup, status,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// As clap's own, for wrong arguments: no restart cures it.
@@ -54,15 +56,18 @@ fn restore_syn_cookies() -> ExitCode {
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     logging::start(arguments.log_format);
-    if let Some(Command::Doctor { output }) = arguments.command {
-        return doctor::run(&arguments.config, output);
-    }
-    if let Some(Command::Version) = arguments.command {
-        println!("guideway-agent {}", daemon::VERSION_AND_COMMIT);
-        return ExitCode::SUCCESS;
-    }
-    if let Some(Command::RestoreSynCookies) = arguments.command {
-        return restore_syn_cookies();
+    match &arguments.command {
+        Some(Command::Doctor { output }) => return doctor::run(&arguments.config, *output),
+        Some(Command::Setup { from: Some(from), dry_run, .. }) => {
+            return setup::run(from, *dry_run, &arguments.config);
+        }
+        Some(Command::Setup { dry_run, .. }) => return setup::undo(*dry_run),
+        Some(Command::Version) => {
+            println!("guideway-agent {}", daemon::VERSION_AND_COMMIT);
+            return ExitCode::SUCCESS;
+        }
+        Some(Command::RestoreSynCookies) => return restore_syn_cookies(),
+        Some(Command::Status { .. }) | None => {}
     }
     let config = match Config::load(&arguments.config) {
         Ok(config) => config,

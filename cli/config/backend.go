@@ -23,7 +23,7 @@ func configBackendCommand() *cobra.Command {
 	var keysAlone, isPlain bool
 	command := &cobra.Command{
 		Use:   "backend NAME FILE...",
-		Short: "Print what a backend needs, as commands to paste there",
+		Short: "Print what a backend needs, for guideway-agent setup or a shell there",
 		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
 			"prints the commands that set its backend NAME up: the VIPs, sysctls, and the\n" +
 			"agent with its config. With `agents` in the config the output has the agent's\n" +
@@ -31,7 +31,7 @@ func configBackendCommand() *cobra.Command {
 			"cluster.secret_file: pipe it to the backend, and keep it nowhere else. With\n" +
 			"--plain it sets up the kernel's own tunnel devices (GRE, IP in IP, GUE) in the\n" +
 			"agent's place, where no service of the backend takes an agent.",
-		Example: "  guideway config backend web-1 /etc/guideway/guideway.yaml | ssh root@web-1 sh",
+		Example: "  guideway config backend web-1 /etc/guideway/guideway.yaml | ssh root@web-1 guideway-agent setup --from -",
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if len(arguments) < 2 {
 				return errors.New("NAME or FILE is missing: give a backend's name and a config, like `guideway config backend web-1 /etc/guideway/guideway.yaml`")
@@ -327,6 +327,7 @@ func (s *setupScript) text(backend *config.Backend) string {
 	}
 	text.WriteString("    exit 0\nfi\nset -e\n\n")
 	text.WriteString(s.commands.String())
+	text.WriteString("# End.\n")
 	return text.String()
 }
 

@@ -182,10 +182,11 @@ func (a *answers) write(file string, stdout, stderr io.Writer) error {
 	if err := writeFirst(file, text); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%s\n%s is written: read it, then set up each server, once:\n\n", summary(c), file)
+	fmt.Fprintf(stdout, "%s\n%s is written: read it, then set up each server, which has the package guideway-agent, once:\n\n", summary(c), file)
 	for _, server := range c.Services[0].Members {
-		fmt.Fprintf(stdout, "  guideway config backend %s --plain %s | ssh root@%s sh\n", server.Backend.Name, file, server.Backend.Address)
+		fmt.Fprintf(stdout, "  guideway config backend %s %s | ssh root@%s guideway-agent setup --from -\n", server.Backend.Name, file, server.Backend.Address)
 	}
+	fmt.Fprintf(stdout, "\n(without that package end with `--plain %s | ssh root@... sh`, which lasts until a server's next boot)\n", file)
 	fmt.Fprintf(stdout, "\nand start it here:\n\n  systemctl enable --now guideway-forwarder guideway-speaker guideway-controller\n  guideway doctor\n")
 	if a.router == "none" {
 		fmt.Fprintf(stdout, "\nWithout BGP, your router needs a route to %s by %s.\n", a.vip, a.address)

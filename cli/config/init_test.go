@@ -44,7 +44,7 @@ func TestInitWritesAConfigThatIsGood(t *testing.T) {
 	}
 	for _, wanted := range []string{
 		"config is good: 1 service, 1 vip, 2 backends",
-		"guideway config backend web-2 --plain " + file + " | ssh root@10.1.0.12 sh",
+		"guideway config backend web-2 " + file + " | ssh root@10.1.0.12 guideway-agent setup --from -",
 		"systemctl enable --now",
 	} {
 		if !strings.Contains(stdout, wanted) {

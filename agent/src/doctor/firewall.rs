@@ -41,13 +41,7 @@ pub fn check(machine: &Machine, findings: &mut Findings) {
         Ok(chains) if chains.is_empty() => {
             findings.ok("firewall", "no base chain has the policy drop; rules are not examined");
         }
-        Ok(chains) => findings.warn(
-            "firewall",
-            format!(
-                "chains with the policy drop: {}: check that their rules accept the services' ports at the VIPs, in both directions (nft list ruleset)",
-                chains.join(", ")
-            ),
-        ),
+        Ok(chains) => findings.warn("firewall", to_be_checked(&chains)),
         Err(problem) => findings.warn(
             "firewall",
             format!("its chains are not known: {problem}: install nftables to have them examined"),
@@ -55,8 +49,15 @@ pub fn check(machine: &Machine, findings: &mut Findings) {
     }
 }
 
+pub fn to_be_checked(chains: &[String]) -> String {
+    format!(
+        "chains with the policy drop: {}: check that their rules accept the services' ports at the VIPs, in both directions (nft list ruleset)",
+        chains.join(", ")
+    )
+}
+
 /// Base chains on the services' way whose policy is drop.
-fn dropping_chains(printed: &str) -> Result<Vec<String>, String> {
+pub fn dropping_chains(printed: &str) -> Result<Vec<String>, String> {
     let ruleset: Ruleset = serde_json::from_str(printed).map_err(|error| error.to_string())?;
     let drops = |chain: &Chain| {
         chain.policy.as_deref() == Some("drop")

@@ -266,7 +266,7 @@ fn settings(interface: &str) -> BTreeMap<String, u32> {
     settings
 }
 
-fn ruleset() -> Result<String, String> {
+pub fn ruleset() -> Result<String, String> {
     let output = Command::new("nft").args(["--json", "list", "ruleset"]).output();
     let output = output.map_err(|error| format!("nft cannot be run: {error}"))?;
     if output.status.success() {

@@ -96,6 +96,16 @@ pub fn run(file: &Path, format: Format) -> ExitCode {
     ExitCode::from(u8::from(findings.iter().any(|finding| finding.grade == Grade::Fail)))
 }
 
+/// Prints what is to be said of this machine's firewall.
+pub fn print_firewall() {
+    let chains = machine::ruleset().and_then(|text| firewall::dropping_chains(&text));
+    match chains {
+        Ok(chains) if chains.is_empty() => {}
+        Ok(chains) => println!("{}", firewall::to_be_checked(&chains)),
+        Err(problem) => println!("the firewall is not examined: {problem}"),
+    }
+}
+
 fn examine(file: &Path) -> Vec<Finding> {
     let mut findings = Findings::default();
     let config = match Config::load(file) {

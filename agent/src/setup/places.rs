@@ -1,0 +1,181 @@
+//! Where a set-up lies on a machine, and how it is run.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::script::Script;
+
+/// Of what a script that fails has printed.
+const LINES_SHOWN: usize = 5;
+
+/// Runs the script at each boot.
+const UNIT: &str = "guideway-backend.service";
+
+pub struct Places {
+    /// The script that is set up. It has keys: root's alone.
+    pub script: PathBuf,
+    /// Settings as they were before, `name=value` in each line.
+    pub before: PathBuf,
+    /// The kernel's settings.
+    pub settings: PathBuf,
+    /// Whether systemd starts things here.
+    pub has_systemd: bool,
+}
+
+impl Places {
+    pub fn of_the_machine() -> Places {
+        Places {
+            script: "/etc/guideway/backend.sh".into(),
+            before: "/var/lib/guideway-agent/settings-before".into(),
+            settings: "/proc/sys".into(),
+            has_systemd: Path::new("/run/systemd/system").is_dir(),
+        }
+    }
+
+    /// The script that is set up, if one is.
+    pub fn installed(&self) -> Result<Option<Script>, String> {
+        match fs::read_to_string(&self.script) {
+            Ok(text) => {
+                let file = self.script.display();
+                Script::parse(text)
+                    .map(Some)
+                    .map_err(|problem| format!("{file} {problem}, and is in the way: move it"))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!("{}: {error}", self.script.display())),
+        }
+    }
+
+    pub fn setting(&self, name: &str) -> Option<String> {
+        let text = fs::read_to_string(self.settings.join(name.replace('.', "/"))).ok()?;
+        Some(text.trim().to_string())
+    }
+
+    /// Remembers settings that the script changes, unless an earlier one changed them.
+    pub fn remember_settings(&self, script: &Script) -> Result<(), String> {
+        let mut text = fs::read_to_string(&self.before).unwrap_or_default();
+        let known: Vec<String> = text
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(name, _)| name.to_string())
+            .collect();
+        for (name, _) in script.settings() {
+            // Those of a device that the script makes are not there yet.
+            if let Some(now) = self.setting(name).filter(|_| !known.iter().any(|one| one == name)) {
+                text += &format!("{name}={now}\n");
+            }
+        }
+        write_durably(&self.before, &text)
+    }
+
+    /// Restores them, and forgets them.
+    pub fn restore_settings(&self) -> Result<(), String> {
+        let text = fs::read_to_string(&self.before).unwrap_or_default();
+        for (name, value) in text.lines().filter_map(|line| line.split_once('=')) {
+            let file = self.settings.join(name.replace('.', "/"));
+            fs::write(&file, value)
+                .map_err(|error| format!("{name} cannot be set back to {value}: {error}"))?;
+        }
+        self.remove(&self.before)
+    }
+
+    /// Writes a script beside the one that is set up.
+    pub fn write_new(&self, script: &Script) -> Result<PathBuf, String> {
+        let new = self.script.with_extension("new");
+        write_durably(&new, script.text())?;
+        Ok(new)
+    }
+
+    pub fn put_in_place(&self, new: &Path) -> Result<(), String> {
+        let renamed = fs::rename(new, &self.script).and_then(|()| sync_folder(&self.script));
+        renamed.map_err(|error| format!("{}: {error}", self.script.display()))
+    }
+
+    pub fn remove(&self, file: &Path) -> Result<(), String> {
+        match fs::remove_file(file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(format!("{} cannot be removed: {error}", file.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs a script; the error has what it printed last.
+    pub fn shell(&self, script: &Path, argument: &str) -> Result<(), String> {
+        let output = Command::new("sh").arg(script).arg(argument).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("sh cannot be run: {error}"))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let printed = String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<&str> = printed.lines().collect();
+        let last = lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n  ");
+        Err(format!("the script fails ({}):\n  {last}\n", output.status))
+    }
+
+    /// Runs one command that takes something back, which may be gone already.
+    pub fn command(&self, command: &str) {
+        let run = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).output();
+        if let Ok(output) = run
+            && !output.status.success()
+        {
+            let printed = String::from_utf8_lossy(&output.stderr);
+            println!("{command}: {}", printed.lines().next_back().unwrap_or_default());
+        }
+    }
+
+    pub fn start_at_boot(&self) -> Result<(), String> {
+        if !self.has_systemd {
+            println!(
+                "systemd does not run here: at each boot run `sh {} boot`",
+                self.script.display()
+            );
+            return Ok(());
+        }
+        let enabled = Command::new("systemctl").args(["enable", "--quiet", UNIT]).output();
+        match enabled {
+            Ok(output) if output.status.success() => Ok(()),
+            Ok(output) => Err(format!(
+                "it is set up, but not at the next boot: systemctl enable {UNIT}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            )),
+            Err(error) => {
+                Err(format!("it is set up, but not at the next boot: systemctl: {error}"))
+            }
+        }
+    }
+
+    pub fn start_no_more(&self) {
+        if self.has_systemd {
+            self.command(&format!("systemctl disable --quiet {UNIT}"));
+        }
+    }
+}
+
+/// Writes a file that is root's alone, and is whole or not there.
+fn write_durably(path: &Path, text: &str) -> Result<(), String> {
+    let partial = path.with_extension("part");
+    let write = || {
+        if let Some(folder) = path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+        }
+        let _ = fs::remove_file(&partial); // of a run that was killed
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&partial, path)?;
+        sync_folder(path)
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&partial);
+        format!("{} cannot be written: {error}; nothing is changed", path.display())
+    })
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}

@@ -1,0 +1,96 @@
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+/// A machine that is a folder.
+fn places(folder: &Path) -> Places {
+    fs::create_dir_all(folder.join("sys/net")).unwrap();
+    fs::write(folder.join("sys/net/forward"), "0\n").unwrap();
+    Places {
+        script: folder.join("etc/backend.sh"),
+        before: folder.join("var/settings-before"),
+        settings: folder.join("sys"),
+        has_systemd: false,
+    }
+}
+
+/// A script that makes files of these names and changes a setting; then more commands.
+fn script(folder: &Path, files: &[&str], more: &str) -> Script {
+    let folder = folder.display();
+    let each =
+        |format: &dyn Fn(&str) -> String| files.iter().map(|file| format(file)).collect::<String>();
+    let undo = each(&|file| format!("    rm {folder}/{file}\n"));
+    let make = each(&|file| format!("touch {folder}/{file}\n"));
+    let sysctl = format!("sysctl() {{ echo 1 > {folder}/sys/net/forward; }}");
+    let text = format!(
+        "# Sets up the backend web-1 (10.1.0.11) of Guideway; as root.\nif [ \"${{1-}}\" = undo ]; then\n{undo}    exit 0\nfi\nset -e\n{sysctl}\n{make}sysctl -w net.forward=1\n{more}# End.\n"
+    );
+    Script::parse(text).unwrap()
+}
+
+fn forward(folder: &Path) -> String {
+    fs::read_to_string(folder.join("sys/net/forward")).unwrap().trim().to_string()
+}
+
+#[test]
+fn a_new_script_takes_back_what_it_does_not_do_and_undo_takes_back_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, there) = (folder.path(), |name: &str| folder.path().join(name).exists());
+    let places = places(at);
+    set_up(&places, &script(at, &["a", "b"], "")).unwrap();
+    assert!(there("a") && there("b") && forward(at) == "1");
+    let second = script(at, &["b", "c"], "");
+    set_up(&places, &second).unwrap();
+    assert!(!there("a") && there("b") && there("c"));
+    set_up(&places, &second).unwrap();
+    assert_eq!(places.installed().unwrap(), Some(second));
+    take_back(&places, false).unwrap();
+    assert!(!there("b") && !there("c"));
+    assert_eq!(forward(at), "0", "as it was before the first script");
+    assert_eq!(places.installed().unwrap(), None);
+    assert!(!there("var/settings-before"));
+    take_back(&places, false).unwrap();
+}
+
+#[test]
+fn a_script_that_fails_leaves_the_machine_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, there) = (folder.path(), |name: &str| folder.path().join(name).exists());
+    let places = places(at);
+    let bad = script(at, &["b", "c"], "echo no such device >&2; exit 2\n");
+    let problem = set_up(&places, &bad).unwrap_err();
+    assert!(problem.contains("exit status: 2") && problem.contains("no such device"), "{problem}");
+    assert!(!there("b") && !there("c") && !there("etc/backend.new"));
+    assert_eq!((forward(at).as_str(), places.installed().unwrap()), ("0", None));
+
+    let good = script(at, &["a", "b"], "");
+    set_up(&places, &good).unwrap();
+    set_up(&places, &bad).unwrap_err();
+    assert!(there("a") && there("b") && !there("c"));
+    assert_eq!(places.installed().unwrap(), Some(good));
+}
+
+#[test]
+fn nothing_is_done_that_cannot_be_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let places = places(at);
+    fs::write(at.join("etc"), "a file in the folder's place").unwrap();
+    let problem = set_up(&places, &script(at, &["a"], "")).unwrap_err();
+    assert!(problem.contains("etc"), "{problem}");
+    assert!(!at.join("a").exists() && forward(at) == "0");
+}
+
+#[test]
+fn what_is_no_set_up_of_ours_is_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let places = places(at);
+    fs::create_dir(at.join("etc")).unwrap();
+    fs::write(&places.script, "echo mine").unwrap();
+    let problem = set_up(&places, &script(at, &["a"], "")).unwrap_err();
+    assert!(problem.ends_with("and is in the way: move it"), "{problem}");
+    assert_eq!(fs::read_to_string(&places.script).unwrap(), "echo mine");
+    assert!(!at.join("a").exists());
+}
