@@ -332,13 +332,6 @@ func (s *setupScript) text(backend *config.Backend) string {
 }
 
 func (s *backendSetup) printAgent(script *setupScript) {
-	script.line("# The agent: takes packets out of the load balancers' tunnels.")
-	script.line("mkdir -p /etc/guideway")
-	if s.keys != nil {
-		script.file("/etc/guideway/agent.key", "600", s.keyFile)
-		script.undo("rm -f /etc/guideway/agent.key")
-	}
-	script.file("/etc/guideway/agent.yaml", "644", s.agentConfig())
 	s.printQUIC(script)
 	s.printJoins(script)
 	if len(s.multipath) > 0 {
@@ -348,8 +341,17 @@ func (s *backendSetup) printAgent(script *setupScript) {
 		script.line("# accept that one, too.")
 		script.line("# nft add rule inet filter input iifname gw-mptcp accept")
 	}
+	script.line("# At boot systemd starts the agent, whose files are there.")
+	script.line("[ \"${1-}\" != boot ] || exit 0")
+	script.line("")
+	script.line("# The agent: takes packets out of the load balancers' tunnels.")
+	script.line("mkdir -p /etc/guideway")
+	if s.keys != nil {
+		script.file("/etc/guideway/agent.key", "600", s.keyFile)
+		script.undo("rm -f /etc/guideway/agent.key")
+	}
+	script.file("/etc/guideway/agent.yaml", "644", s.agentConfig())
 	script.line("guideway-agent --check")
-	script.line("[ \"${1-}\" != boot ] || exit 0 # systemd starts the agent")
 	script.line("systemctl enable guideway-agent")
 	script.line("systemctl restart guideway-agent")
 	script.undo("guideway-agent --detach")
