@@ -25,10 +25,11 @@ func controllerCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   controllerVerb + " --config FILE...",
 		Short: "Run the controller of this machine",
-		Long: "Keeps the machine's forwarder on a plan made from the config and the health of\n" +
-			"the backends, and the speaker on the routes to announce.\n\n" +
-			"SIGHUP (or `guideway reload`) reads the config anew; a bad one changes nothing.\n" +
-			"When it ends, forwarder and speaker go on with what they have.",
+		Long: "Compiles the configuration and the health of the backends into the plan of this\n" +
+			"machine's forwarder, and tells the speaker which routes to announce.\n" +
+			"\n" +
+			"SIGHUP (or `guideway reload`) reloads the configuration; one with errors changes\n" +
+			"nothing. When the controller ends, forwarder and speaker keep their last state.",
 		Example: "  guideway controller --config /etc/guideway/config.yaml",
 		Args:    commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {

@@ -16,9 +16,10 @@ func reloadCommand() *cobra.Command {
 	var acceptOlder bool
 	command := &cobra.Command{
 		Use:   "reload",
-		Short: "Have the controller read its config anew",
-		Long:  "Reads the config anew, as SIGHUP does, and prints what is wrong with it.\nA config that is bad, or whose plan the forwarder refuses, changes nothing: the former\none goes on. Exits with 1 then.",
-		Args:  commandline.NoArguments,
+		Short: "Reload the controller's configuration",
+		Long: "Reloads the configuration, as SIGHUP does, and prints its errors. If it has errors, or\n" +
+			"the forwarder refuses its plan, the running one stays, and the exit status is 1.",
+		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return m.OperateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
 				response, err := client.Reload(ctx, &controllerv1.ReloadRequest{AcceptOlder: acceptOlder})

@@ -19,10 +19,11 @@ func speakerCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "speaker",
 		Short: "Run the BGP speaker of this machine",
-		Long: "Announces the routes that the controller desires to the BGP neighbors while the\n" +
-			"machine's forwarder is well, and withdraws them at once when not. What is desired\n" +
-			"is kept on disk: forwarder and speaker serve without a controller.\n\n" +
-			"SIGTERM withdraws the routes, GRACEFUL_SHUTDOWN first.",
+		Long: "Announces the controller's routes to the BGP neighbors while this machine's forwarder is\n" +
+			"well, and withdraws them at once when it is not. The routes are kept on disk, so\n" +
+			"forwarder and speaker serve without a controller.\n" +
+			"\n" +
+			"SIGTERM withdraws the routes, after GRACEFUL_SHUTDOWN.",
 		Example: "  guideway speaker --metrics-listen 127.0.0.1:9474",
 		Args:    commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {

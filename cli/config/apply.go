@@ -27,20 +27,21 @@ func configApplyCommand() *cobra.Command {
 	order := &controllerv1.ApplyOrder{}
 	command := &cobra.Command{
 		Use:   "apply FILE",
-		Short: "Put a config in the place of the one that runs",
-		Long: "Prints what `guideway config plan` prints and the lines that change, then replaces\n" +
-			"the controller's config file by FILE, as a whole and with this user's rights (its\n" +
-			"owner and mode stay), and returns when the forwarder has accepted the plan. Where it\n" +
-			"is refused, the file is put back. Which file that is, --config or the installed unit\n" +
-			"says, never the controller alone; no symbolic link is followed. With --server the\n" +
-			"controller replaces its file with its own rights. Refused if something else runs than what FILE was compared\n" +
-			"with, if the config file was edited since it was loaded, and if the config is a\n" +
-			"directory or several files.\n\n" +
-			"Where the machines share their config by etcd, FILE is what they share: it is\n" +
-			"checked by this machine's parser and forwarder, stored in etcd, and every machine\n" +
-			"takes it. Every other live machine checks it before, too; if one refuses, nothing\n" +
-			"is applied. With --canary MACHINE that one runs it alone, until `guideway config\n" +
-			"promote` or `guideway config cancel`. Refused if another was stored since.",
+		Short: "Replace the running configuration",
+		Long: "Prints what `guideway config plan` prints and the lines that change, replaces the\n" +
+			"controller's configuration file by FILE, and returns when the forwarder has accepted\n" +
+			"the plan. If the plan is refused, the former file is restored. The file to replace is\n" +
+			"given by --config or by the installed unit; it keeps its owner and mode, it is written\n" +
+			"with the rights of this user, and a symbolic link is not followed. With --server the\n" +
+			"controller replaces its own file. Refused if something else runs than FILE was\n" +
+			"compared with, if the file was edited since it was loaded, and if the configuration\n" +
+			"is a directory or several files.\n" +
+			"\n" +
+			"If machines share their configuration by etcd, FILE is the shared part: this machine's\n" +
+			"parser and forwarder and every other live machine check it; if none refuses, it is\n" +
+			"stored in etcd, and all machines take it. With --canary MACHINE that machine runs it\n" +
+			"alone until `guideway config promote` or `guideway config cancel`. Refused if another\n" +
+			"configuration was stored meanwhile.",
 		Example: "  guideway config apply new.yaml --message 'web-7 is back'",
 		Args:    commandline.Arguments("FILE"),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -172,9 +173,9 @@ func configRollbackCommand() *cobra.Command {
 	order := &controllerv1.ApplyOrder{}
 	command := &cobra.Command{
 		Use:   "rollback [NUMBER]",
-		Short: "Return to a config of the history",
-		Long: "Applies the config of that number, or the one that was in use before the one that\n" +
-			"is, as `guideway config apply` applies a file.",
+		Short: "Apply an earlier configuration of the history",
+		Long: "Applies the configuration of that number as `guideway config apply` applies a file.\n" +
+			"Without NUMBER: the one that was in use before the present one.",
 		Example: "  guideway config rollback\n  guideway config rollback 12 --message 'web-7 is not back'",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {

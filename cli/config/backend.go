@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/sinks/agents"
 )
@@ -23,15 +24,16 @@ func configBackendCommand() *cobra.Command {
 	var keysAlone, isPlain bool
 	command := &cobra.Command{
 		Use:   "backend NAME FILE...",
-		Short: "Print what a backend needs, for guideway-agent setup or a shell there",
-		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
-			"prints the commands that set its backend NAME up: the VIPs, sysctls, and the\n" +
-			"agent with its config. With `agents` in the config the output has the agent's\n" +
-			"keys, and with `quic_lb` those of connection ids, which come from\n" +
-			"cluster.secret_file: pipe it to the backend, and keep it nowhere else. With\n" +
-			"--plain it sets up the kernel's own tunnel devices (GRE, IP in IP, GUE) in the\n" +
-			"agent's place, where no service of the backend takes an agent.",
-		Example: "  guideway config backend web-1 /etc/guideway/guideway.yaml | ssh root@web-1 guideway-agent setup --from -",
+		Short: "Print the script that sets up a backend",
+		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one configuration and\n" +
+			"prints the script that sets up its backend NAME: VIPs, sysctls, and the agent with its\n" +
+			"configuration. `guideway-agent setup` on the backend runs it now and at each boot; `sh`\n" +
+			"runs it once. The output has keys if the configuration has `agents` or `quic_lb`: pipe\n" +
+			"it to the backend, and store it nowhere else. The keys are derived from\n" +
+			"cluster.secret_file. With --plain the script sets up the kernel's own tunnel devices\n" +
+			"(GRE, IP in IP, GUE) instead of the agent, if no service of the backend requires one.",
+		Example:           "  guideway config backend web-1 /etc/guideway/guideway.yaml | ssh root@web-1 guideway-agent setup --from -",
+		ValidArgsFunction: completeBackends,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if len(arguments) < 2 {
 				return errors.New("NAME or FILE is missing: give a backend's name and a config, like `guideway config backend web-1 /etc/guideway/guideway.yaml`")
@@ -60,6 +62,19 @@ func configBackendCommand() *cobra.Command {
 	command.Flags().BoolVar(&isPlain, "plain", false, "for a backend without an agent, whose kernel opens the tunnels")
 	command.MarkFlagsMutuallyExclusive("keys", "plain")
 	return command
+}
+
+// completeBackends of the config that is installed, before a FILE is given.
+func completeBackends(_ *cobra.Command, arguments []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+	if len(arguments) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	if c, err := config.Load(machine.ConfigDefault); err == nil {
+		for _, backend := range c.Backends {
+			names = append(names, backend.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // backendSetup is what a config says of one backend.

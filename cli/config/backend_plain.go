@@ -34,7 +34,7 @@ type plainTunnels struct {
 	mtu int
 }
 
-// newPlainTunnels, or why the backend takes an agent.
+// newPlainTunnels, or why the backend requires an agent.
 func newPlainTunnels(c *config.Config, backend *config.Backend, vips []netip.Prefix) (*plainTunnels, error) {
 	p := &plainTunnels{address: backend.Address, mtu: cmp.Or(c.Tunnel.MTU, clientsMTU)}
 	for _, service := range c.Services {
@@ -51,7 +51,7 @@ func newPlainTunnels(c *config.Config, backend *config.Backend, vips []netip.Pre
 			why = "has encap: geneve, whose options the kernel does not understand (gre, ipip and gue it opens)"
 		}
 		if why != "" {
-			return nil, fmt.Errorf("the backend %s takes an agent: service %s %s: leave --plain out", backend.Name, service.Name, why)
+			return nil, fmt.Errorf("backend %s requires an agent: service %s %s: omit --plain", backend.Name, service.Name, why)
 		}
 		if !slices.Contains(p.encaps, service.Encap) {
 			p.encaps = append(p.encaps, service.Encap)
@@ -133,11 +133,11 @@ func (p *plainTunnels) printRules(sources []string, script *setupScript) {
 	}
 	script.line("# Tunnels of load balancers alone are opened. Answers to SYNs ask clients for segments that")
 	script.line("# fit the tunnel in a network of %d bytes; `tunnel.mtu` of the config says if it carries more.", p.mtu)
-	script.undo("nft delete table inet guideway_tunnels")
+	script.undo("nft delete table inet guideway")
 	script.line("nft -f - <<'END'")
-	script.line("table inet guideway_tunnels")
-	script.line("delete table inet guideway_tunnels")
-	script.line("table inet guideway_tunnels {")
+	script.line("table inet guideway")
+	script.line("delete table inet guideway")
+	script.line("table inet guideway {")
 	script.line("\tset protocols { type inet_proto; elements = { gre, ipip, ipv6 } }")
 	script.line("\tchain input {")
 	script.line("\t\ttype filter hook input priority -10;")

@@ -14,15 +14,15 @@ import (
 )
 
 func configPromoteCommand() *cobra.Command {
-	return endCanaryCommand(true, "promote", "Have all machines take the config that one runs alone",
-		"Ends what `guideway config apply --canary MACHINE` began: every live machine checks\n"+
-			"the config once more, and then all take it. Refused if one refuses it.")
+	return endCanaryCommand(true, "promote", "Apply the canary's configuration on all machines",
+		"Ends a canary (`guideway config apply --canary MACHINE`): every live machine checks its\n"+
+			"configuration once more, and all take it. Refused if one machine refuses it.")
 }
 
 func configCancelCommand() *cobra.Command {
-	return endCanaryCommand(false, "cancel", "Have the machine that runs a config alone return to that of the others",
-		"Ends what `guideway config apply --canary MACHINE` began: the config of the other\n"+
-			"machines is applied again, as a generation above the one that is cancelled.")
+	return endCanaryCommand(false, "cancel", "End a canary: its machine returns to the configuration of the others",
+		"Ends a canary (`guideway config apply --canary MACHINE`): the configuration of the other\n"+
+			"machines is applied again, as a generation above the cancelled one.")
 }
 
 func endCanaryCommand(promote bool, use, short, long string) *cobra.Command {

@@ -22,7 +22,7 @@ import (
 
 // Command is `guideway config`.
 func Command() *cobra.Command {
-	return commandline.Group("config", "Check a config, say what it would change, apply it, return to a former one",
+	return commandline.Group("config", "Check, plan, apply and roll back configurations",
 		configCheckCommand(), configCompileCommand(), configPlanCommand(), configApplyCommand(), configPromoteCommand(), configCancelCommand(),
 		configHistoryCommand(), configDiffCommand(), configRollbackCommand(), configSeedCommand(), configBackendCommand())
 }
@@ -31,10 +31,10 @@ func configCheckCommand() *cobra.Command {
 	var format string
 	command := &cobra.Command{
 		Use:   "check FILE...",
-		Short: "Say what is wrong with a config",
-		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
+		Short: "Check a configuration for errors",
+		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one configuration and\n" +
 			"prints every error and warning with its place and its cure.\n" +
-			"Exits with 0 if the config can be used, with 1 if not.",
+			"Exit status: 0 if the configuration can be used, 1 if not.",
 		Example: "  guideway config check /etc/guideway/config.yaml",
 		Args:    configFiles,
 		RunE: func(command *cobra.Command, files []string) error {
@@ -129,11 +129,11 @@ func notes(c *config.Config) (notes []string) {
 func configCompileCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "compile FILE...",
-		Short: "Print the plan that a config becomes",
-		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one config and\n" +
-			"prints the plan of this machine as JSON: generation 1, every backend active\n" +
-			"(draining with weight 0). Errors and warnings go to standard error. What only breaks\n" +
-			"connections, like a stateless service without agents, is a warning here.",
+		Short: "Print the plan that a configuration compiles to",
+		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one configuration and\n" +
+			"prints the plan of this machine as JSON: generation 1, every backend active (draining\n" +
+			"if its weight is 0). Errors and warnings go to standard error. A configuration that\n" +
+			"would break connections, like a stateless service without agents, is only warned about.",
 		Example: "  guideway config compile config.yaml > plan.json\n" +
 			"  guideway-forwarder replay --plan plan.json --in in.pcap --out out.pcap",
 		Args: configFiles,

@@ -43,9 +43,11 @@ func configHistoryCommand() *cobra.Command {
 	var format string
 	command := &cobra.Command{
 		Use:   "history",
-		Short: "The configs that were in use here: who brought them, when, why",
-		Long:  "Lists the configs that were in use on this machine, the latest first. The\ncontroller keeps the last 50 of them, or 64 MiB, in its state directory. Where the\nmachines share their config by etcd, the last 50 there are listed, and numbers are\ntheir generations.",
-		Args:  commandline.NoArguments,
+		Short: "List the configurations that were in use: who applied them, when and why",
+		Long: "Lists the configurations that were in use on this machine, the latest first. The\n" +
+			"controller keeps the last 50, or 64 MiB, in its state directory. If machines share\n" +
+			"their configuration by etcd, the last 50 there are listed by generation.",
+		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			response, err := configHistory(command.Context(), m)
 			if err != nil {
@@ -115,9 +117,9 @@ func configDiffCommand() *cobra.Command {
 	var format string
 	command := &cobra.Command{
 		Use:   "diff NUMBER NUMBER",
-		Short: "What changes from one config of the history to another, and in which lines",
-		Long: "Compares two configs by what they mean, as `config plan` does: a default that is\n" +
-			"spelt out is no change. Below that are the lines in which they differ.",
+		Short: "Compare two configurations of the history",
+		Long: "Compares two configurations by their meaning, as `guideway config plan` does: a\n" +
+			"default that is written out is no change. The lines that differ follow.",
 		Example: "  guideway config diff 11 12\n" +
 			"  guideway config diff 11 0      # 0 is the one in use",
 		Args: commandline.Arguments("NUMBER", "NUMBER"),

@@ -32,11 +32,11 @@ func InitCommand() *cobra.Command {
 	var file string
 	command := &cobra.Command{
 		Use:   "init",
-		Short: "Write a first config, from flags or a few questions",
-		Long: "Writes a config for one service: what the flags do not say it asks, if it runs on a\n" +
-			"terminal. Interface and address are found by this machine's routes. The config is\n" +
-			"checked before it is written, and then the command that sets up each server is printed.\n" +
-			"A config that is there is never touched, unless it is the example that was installed.",
+		Short: "Write a first configuration, from flags or a few questions",
+		Long: "Writes a configuration for one service. What the flags do not say is asked, on a\n" +
+			"terminal. Interface and address come from this machine's routes. The configuration is\n" +
+			"checked before it is written, and the command that sets up each server is printed.\n" +
+			"An existing configuration is never changed, unless it is the installed example.",
 		Example: "  guideway init\n" +
 			"  guideway init --vip 203.0.113.10 --ports 80,443 --servers 10.1.0.11,10.1.0.12 \\\n" +
 			"    --bgp-router 10.0.0.254 --bgp-router-asn 64513 --bgp-asn 64512",

@@ -29,13 +29,12 @@ func configPlanCommand() *cobra.Command {
 	var format string
 	command := &cobra.Command{
 		Use:   "plan FILE...",
-		Short: "Say what a config would change, and change nothing",
-		Long: "Compares files, or directories of *.yaml, *.yml and *.json, with the config that\n" +
-			"runs here: services, VIPs, pools and backends; each backend's share of new\n" +
-			"connections; tracked connections that would break (their backend is gone or\n" +
-			"refuses them) or move (another backend gets them); BGP sessions that end; routes.\n" +
-			"Exits with 0 if nothing would change, with 2 if something would, with 1 after\n" +
-			"any error.",
+		Short: "Show what a configuration would change, without applying it",
+		Long: "Compares files, or directories of *.yaml, *.yml and *.json, with the configuration\n" +
+			"that runs here: services, VIPs, pools and backends; each backend's share of new\n" +
+			"connections; tracked connections that would break (their backend is gone or refuses\n" +
+			"them) or move (another backend gets them); BGP sessions that end; routes.\n" +
+			"Exit status: 0 if nothing would change, 2 if something would, 1 on error.",
 		Example: "  guideway config plan new.yaml",
 		Args:    configFiles,
 		RunE: func(command *cobra.Command, files []string) error {

@@ -17,10 +17,11 @@ func configSeedCommand() *cobra.Command {
 	var machineFiles []string
 	command := &cobra.Command{
 		Use:   "seed FILE --machine FILE...",
-		Short: "Store the first config of a cluster in etcd",
-		Long: "Checks FILE together with a machine's own files, which say where etcd is, and\n" +
-			"stores it in etcd as what all machines share. Refused where etcd holds a config\n" +
-			"already: from then on `guideway config apply` stores them. No controller is needed.",
+		Short: "Store the first configuration of a cluster in etcd",
+		Long: "Checks FILE, the part that all machines share, together with the own files of one\n" +
+			"machine, which say where etcd is, and stores it in etcd. Refused if etcd holds a\n" +
+			"configuration: later ones are stored by `guideway config apply`. No controller is\n" +
+			"needed.",
 		Example: "  guideway config seed shared.yaml --machine /etc/guideway/guideway.yaml",
 		Args:    commandline.Arguments("FILE"),
 		RunE: func(command *cobra.Command, args []string) error {

@@ -38,7 +38,7 @@ func CaptureCommand() *cobra.Command {
 		Short: "Capture packets, each with what became of it, as pcapng",
 		Long: "Writes packets as they were received to a pcapng file, each with a comment that\n" +
 			"names its verdict, service and backend. What AF_XDP takes, tcpdump does not see;\n" +
-			"this does. Ends with ^C, or after --count packets. Packets that come faster than\n" +
+			"this does. Ends with Ctrl-C, or after --count packets. Packets that come faster than\n" +
 			"they can be written are missed and counted, never held up. The file is written\n" +
 			"beside its place (FILE.PID.part) and moved there at the end; a former one stays\n" +
 			"until then.",

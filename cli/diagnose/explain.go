@@ -27,11 +27,11 @@ func ExplainCommand() *cobra.Command {
 	var plan, secret, format, connectionID, tcpHeader string
 	command := &cobra.Command{
 		Use:   "explain PROTOCOL SOURCE DESTINATION",
-		Short: "Say where a flow's packets go, and why",
-		Long: "Asks the running forwarder what becomes of a flow's next packet, and shows every\n" +
-			"decision on the way. With --plan, by a plan file alone: no connection is tracked,\n" +
-			"and the next hop is a stand-in. With --connection-id, of a QUIC packet that has it;\n" +
-			"with --tcp-header, of a segment of a service with Multipath TCP that begins so.",
+		Short: "Explain where the packets of a flow go, and why",
+		Long: "Asks the running forwarder what it would do with the next packet of a flow, and prints\n" +
+			"each decision. With --plan it uses a plan file instead: no connection is tracked, and\n" +
+			"the next hop is a placeholder. --connection-id gives the packet a QUIC connection id;\n" +
+			"--tcp-header gives it a TCP header, for services with Multipath TCP.",
 		Example: "  guideway explain tcp 192.0.2.7:40000 203.0.113.10:80\n" +
 			"  guideway explain udp [2001:db8::7]:40000 [2001:db8:a::10]:443 --plan plan.json\n" +
 			"  guideway explain udp 192.0.2.7:40000 203.0.113.10:443 --connection-id 0efa670b50f856fc55",

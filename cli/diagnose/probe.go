@@ -40,7 +40,7 @@ func ProbeCommand(version string) *cobra.Command {
 	f := probeFlags{version: version, parser: blackbox.Parser{Lookup: blackbox.LookupHost}}
 	command := &cobra.Command{
 		Use:   "probe TARGET...",
-		Short: "Try service addresses as clients do, from many source ports",
+		Short: "Connect to services as clients do, from many source ports",
 		Long: "Connects to service addresses from wherever it runs: it needs neither root nor a\n" +
 			"controller. Each round tries every target from 64 other source ports, so that the\n" +
 			"router's ECMP sends attempts over all load balancers; the share that fails hints\n" +

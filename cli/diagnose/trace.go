@@ -38,7 +38,7 @@ func TraceCommand() *cobra.Command {
 	var f traceFlags
 	command := &cobra.Command{
 		Use:   "trace --vip ADDRESS",
-		Short: "Send marked packets, and show what each load balancer did with them (root)",
+		Short: "Send marked packets, and show what each load balancer does with them (root)",
 		Long: "Sends packets to a service address that carry a mark, signed with the cluster's\n" +
 			"secret. Each load balancer on the way forwards them as usual, remembers nothing\n" +
 			"of them, and reports what it did. Backends drop them: their checksum is wrong.\n\n" +

@@ -20,15 +20,15 @@ import (
 
 // Command is `guideway drain`.
 func Command() *cobra.Command {
-	return commandline.Group("drain", "Take a backend, a service or this machine out",
+	return commandline.Group("drain", "Take a backend, a service or this machine out of use",
 		drainBackendCommand(), drainServiceCommand(), drainMachineCommand())
 }
 
 // UndrainCommand is `guideway undrain`.
 func UndrainCommand() *cobra.Command {
 	return commandline.Group("undrain", "Undo `guideway drain`",
-		undrainNamed("backend NAME", "The backend of that name, on this machine, or on all where it was drained so", machine.BackendNames, undrainBackend),
-		undrainNamed("service NAME", "The service of that name, on this machine, or on all where it was drained so", machine.ServiceNames, undrainService),
+		undrainNamed("backend NAME", "End the drain of a backend, on all machines if it was drained with --fleet", machine.BackendNames, undrainBackend),
+		undrainNamed("service NAME", "End the drain of a service, on all machines if it was drained with --fleet", machine.ServiceNames, undrainService),
 		undrainMachineCommand())
 }
 
@@ -52,7 +52,7 @@ func addDrainFlags(command *cobra.Command, f *drainFlags, waits, forces string) 
 	command.PreRunE = func(command *cobra.Command, args []string) error {
 		switch {
 		case flags.Changed("timeout") && !f.wait:
-			return commandline.Usagef("--timeout is for --wait: give both, or none")
+			return commandline.Usagef("--timeout requires --wait")
 		case f.timeout <= 0:
 			return commandline.Usagef("--timeout %v: give more than 0s", f.timeout)
 		}
@@ -68,22 +68,25 @@ func (f *drainFlags) waitMax() *durationpb.Duration {
 	return durationpb.New(f.timeout)
 }
 
-const exitsOfWait = "With --wait it ends with 0 when that is so, with 3 when the time was up before, and\nwith 1 after any error.\n"
+const exitsOfWait = "Exit status with --wait: 0 when done, 3 on timeout, 1 on error.\n"
 
 func drainBackendCommand() *cobra.Command {
 	var f drainFlags
 	var fleet bool
 	command := &cobra.Command{
 		Use:   "backend NAME",
-		Short: "The backend of that name, on this machine or, with --fleet, on all",
-		Long: "It takes no new connections from this machine; tracked ones stay, and so do those of\n" +
-			"stateless services, whose buckets move to others. It is kept over restarts. With\n" +
-			"--fleet that holds for all machines that share their config by etcd, and for those\n" +
-			"that come later, until `guideway undrain backend` on any of them.\n\n" +
-			"A service's last backend is refused without --force.\n\n" +
-			"--wait waits until this machine has forwarded no packet to it for a second and\n" +
-			"tracks no connection of it but closing ones, and until no move of a stateless\n" +
-			"service's buckets away from it is open. " + exitsOfWait,
+		Short: "Drain a backend, on this machine or (--fleet) on all",
+		Long: "The backend gets no new connections from this machine. Tracked connections stay, and so\n" +
+			"do those of stateless services, whose buckets move to other backends. The drain is kept\n" +
+			"over restarts. With --fleet it applies to all machines that share their configuration\n" +
+			"by etcd, and to those that join later, until `guideway undrain backend` on any of them.\n" +
+			"\n" +
+			"The last backend of a service is drained with --force only.\n" +
+			"\n" +
+			"With --wait the command returns when this machine has sent the backend no packet for a\n" +
+			"second, tracks none of its connections but closing ones, and no move of a stateless\n" +
+			"service's buckets away from it is open.\n" +
+			"" + exitsOfWait,
 		Args:              commandline.Arguments("NAME"),
 		ValidArgsFunction: machine.CompleteNames(&f.m, machine.BackendNames),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -108,15 +111,17 @@ func drainServiceCommand() *cobra.Command {
 	var fleet bool
 	command := &cobra.Command{
 		Use:   "service NAME",
-		Short: "The service of that name, on this machine or, with --fleet, on all",
-		Long: "Its routes carry GRACEFUL_SHUTDOWN for two seconds, then they are withdrawn; the\n" +
-			"forwarder goes on with what still comes. Routes that it shares with services which\n" +
-			"are not drained stay, and are named. It is kept over restarts.\n\n" +
-			"Refused without --force where no other load balancer is known to take over, and with\n" +
-			"--fleet, which is for all machines that share their config by etcd.\n\n" +
-			"With --wait the routes carry GRACEFUL_SHUTDOWN until traffic has moved away (the\n" +
-			"forwarder has forwarded at most 10 packets of the service in a second) or the time\n" +
-			"is up. " + exitsOfWait,
+		Short: "Drain a service, on this machine or (--fleet) on all",
+		Long: "The routes of the service carry GRACEFUL_SHUTDOWN for two seconds and are then\n" +
+			"withdrawn; packets that still arrive are forwarded. Routes that are shared with services\n" +
+			"which are not drained stay, and are named. The drain is kept over restarts.\n" +
+			"\n" +
+			"Refused without --force if no other load balancer is known to take over, and with\n" +
+			"--fleet, which drains it on all machines that share their configuration by etcd.\n" +
+			"\n" +
+			"With --wait the routes carry GRACEFUL_SHUTDOWN until traffic has moved away (at most 10\n" +
+			"packets of the service in a second) or until --timeout.\n" +
+			"" + exitsOfWait,
 		Args:              commandline.Arguments("NAME"),
 		ValidArgsFunction: machine.CompleteNames(&f.m, machine.ServiceNames),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -141,14 +146,16 @@ func drainMachineCommand() *cobra.Command {
 	var f drainFlags
 	command := &cobra.Command{
 		Use:   "machine",
-		Short: "This load balancer",
-		Long: "Its routes carry GRACEFUL_SHUTDOWN for two seconds, then they are withdrawn; the\n" +
-			"forwarder goes on with what still comes. It is kept over restarts.\n\n" +
-			"Refused without --force where no other load balancer is known to take over: none of\n" +
-			"`peers` in the config answers through the tunnel.\n\n" +
-			"With --wait the routes carry GRACEFUL_SHUTDOWN until traffic has moved away (the\n" +
-			"forwarder has forwarded at most 10 packets in a second) or the time is up; then they\n" +
-			"are withdrawn, and the machine may be stopped. " + exitsOfWait,
+		Short: "Drain this load balancer",
+		Long: "The routes of this machine carry GRACEFUL_SHUTDOWN for two seconds and are then\n" +
+			"withdrawn; packets that still arrive are forwarded. The drain is kept over restarts.\n" +
+			"\n" +
+			"Refused without --force if no other load balancer is known to take over: none of\n" +
+			"`peers` in the configuration answers through the tunnel.\n" +
+			"\n" +
+			"With --wait the routes carry GRACEFUL_SHUTDOWN until traffic has moved away (at most 10\n" +
+			"packets in a second) or until --timeout; afterwards the machine may be stopped.\n" +
+			"" + exitsOfWait,
 		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx := command.Context()
@@ -202,7 +209,7 @@ func warn(w io.Writer, warnings []string) {
 func undrainMachineCommand() *cobra.Command {
 	var m machine.Machine
 	command := &cobra.Command{
-		Use: "machine", Short: "This load balancer", Args: commandline.NoArguments,
+		Use: "machine", Short: "End the drain of this load balancer", Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return m.OperateController(command.Context(), func(ctx context.Context, client controllerv1.ControllerClient) error {
 				_, err := client.DrainMachine(ctx, &controllerv1.DrainMachineRequest{})

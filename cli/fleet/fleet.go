@@ -56,12 +56,12 @@ func Command() *cobra.Command {
 	var format string
 	command := &cobra.Command{
 		Use:   "fleet",
-		Short: "Every load balancer of the cluster, as etcd and the config name them",
-		Long: "Shows every machine that is registered in etcd or named under `peers`: version,\n" +
-			"shard, config generation, fingerprints, state, rates. Those that are not registered\n" +
-			"are absent, with what is known of them. Ends with 1 if machines of one shard and\n" +
-			"generation choose different backends for the same flows: by their config, or for\n" +
-			"more than 30 s by their tables.",
+		Short: "Show every load balancer of the cluster",
+		Long: "Shows every machine that is registered in etcd or named under `peers`: version, shard,\n" +
+			"configuration generation, fingerprints, state, rates. Machines that are not registered\n" +
+			"are shown as absent, with what is known of them.\n" +
+			"Exit status: 1 if machines of one shard and generation choose different backends for\n" +
+			"the same flows (by their configuration, or for more than 30 s by their tables), else 0.",
 		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return showFleet(command, m, format)

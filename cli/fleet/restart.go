@@ -45,13 +45,13 @@ func fleetRestartCommand() *cobra.Command {
 	var oneAtATime bool
 	command := &cobra.Command{
 		Use:   "restart --one-at-a-time",
-		Short: "Have every machine go on with the programs that are installed there",
-		Long: "Through the API of each machine (api.listen; its role admin): the forwarder's\n" +
-			"installed program takes over from the one that runs, then the controller executes\n" +
-			"its own. No packet is lost and no route changes. The next machine follows only when\n" +
-			"plan, routes and BGP sessions are as they were, and drops are not higher; it stops\n" +
-			"at the first where they are not. Programs are installed by you, before. A speaker\n" +
-			"goes on as it is: where its version differs, that is said, with what to do.",
+		Short: "Restart the programs of every machine with their installed versions, one machine at a time",
+		Long: "Restarts the programs through the API of each machine (api.listen; role admin): the\n" +
+			"installed forwarder takes over from the running one, then the controller executes the\n" +
+			"installed program. No packet is lost and no route changes. The next machine follows\n" +
+			"only if plan, routes and BGP sessions are as before and drops have not risen; else it\n" +
+			"stops there. You install the programs before. Speakers are not restarted; version\n" +
+			"mismatches are reported, with the commands.",
 		Example: "  guideway fleet restart --one-at-a-time --cert-file alice.crt --key-file alice.key --ca-file api-ca.crt",
 		Args:    commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {

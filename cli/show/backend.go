@@ -23,7 +23,7 @@ func showBackendsCommand() *cobra.Command {
 	var w watching
 	command := &cobra.Command{
 		Use:   "backends [NAME]",
-		Short: "Backends of each service, their state and why; or one with all its checks",
+		Short: "Show the backends of each service with state and reason; or one with its health checks",
 		Example: "  guideway show backends\n" +
 			"  guideway show backends web-1 -o json",
 		Args:              cobra.MaximumNArgs(1),

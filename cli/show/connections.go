@@ -45,7 +45,7 @@ func showConnectionsCommand() *cobra.Command {
 		}
 		return lookUpConnection(ctx, m, lookup)
 	}
-	command := showVerb("connections [PROTOCOL SOURCE DESTINATION]", "Tracked connections by service, backend and class, or one of them", show)
+	command := showVerb("connections [PROTOCOL SOURCE DESTINATION]", "Show tracked connections by service, backend and class, or a single one", show)
 	command.Example = "  guideway show connections\n  guideway show connections tcp 192.0.2.7:40000 203.0.113.10:80"
 	command.Args = func(command *cobra.Command, args []string) error {
 		if len(args) > 0 {

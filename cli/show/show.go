@@ -19,17 +19,17 @@ import (
 // Command is `guideway show`.
 func Command() *cobra.Command {
 	return commandline.Group("show", "Show what this load balancer does",
-		showVerb("services", "Services, their VIPs, backends and packets", showServices),
+		showVerb("services", "Show services with their VIPs, backends and packets", showServices),
 		showBackendsCommand(),
-		showVerb("buckets", "Stateless services: which backend has how many buckets", showBuckets),
-		showVerb("moves", "Stateless services: buckets that are on their way to other backends", showMoves),
+		showVerb("buckets", "Show how many buckets each backend of a stateless service has", showBuckets),
+		showVerb("moves", "Show buckets of stateless services that are moving between backends", showMoves),
 		showConnectionsCommand(),
-		showVerb("interfaces", "How frames come from each interface, and why so", showInterfaces),
-		showVerb("cache", "The kernel flow cache: what the kernel sends by itself, or why it does not", showCache),
-		showVerb("config", "The config that runs: where it came from, whether it is the newest", showConfig),
-		showVerb("drops", "Dropped packets by reason, and what usually causes it", showDrops),
-		showVerb("peers", "The other load balancers, as this one finds them through the tunnel", showPeers),
-		showVerb("bgp", "BGP sessions, and every route: announced, or why not", showBGP),
+		showVerb("interfaces", "Show the driver and mode of each interface, and why they were chosen", showInterfaces),
+		showVerb("cache", "Show the kernel flow cache, or why it is disabled", showCache),
+		showVerb("config", "Show the running configuration: its source, and whether it is the newest", showConfig),
+		showVerb("drops", "Show dropped packets by reason, with the usual causes", showDrops),
+		showVerb("peers", "Show the other load balancers, as this one reaches them through the tunnel", showPeers),
+		showVerb("bgp", "Show BGP sessions and routes, and why a route is not announced", showBGP),
 	)
 }
 

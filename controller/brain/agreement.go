@@ -312,7 +312,7 @@ func (s *State) DrainedElsewhere(backend string) string {
 	if len(others) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s is drained by command on %s, too, and its buckets of stateless services come back when it is on none: `guideway undrain backend %s` there; a machine that is gone for good leaves by the config's `peers`", backend, enumerate(others), backend)
+	return fmt.Sprintf("%s is drained by command on %s, too, and its buckets of stateless services come back when it is on none: `guideway undrain backend %s` there; remove a machine that was taken out from the config's `peers`", backend, enumerate(others), backend)
 }
 
 // verdicts of this machine by the plan that is wanted. One that is cut off has none.

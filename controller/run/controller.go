@@ -77,7 +77,7 @@ type Controller struct {
 	history *configs.History
 	// nil: the config is in files alone.
 	shared *sharedConfig
-	// That the config in use names.
+	// Files named by the configuration in use.
 	named atomic.Pointer[namedFiles]
 	// This machine's, by that config.
 	name  atomic.Pointer[string]

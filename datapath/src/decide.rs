@@ -365,8 +365,8 @@ fn by_entry(rules: &Rules<'_>, packet: &mut impl Evidence) -> Decision {
     Decision { chosen, why, slot, route: Route::None, effect: Effect::Insert(entry) }
 }
 
-/// Whether a packet that no entry decides about may belong to a connection that an
-/// earlier table gave to another backend than the slot has now.
+/// True if an untracked packet may belong to a connection made under an earlier table, when
+/// its slot had another backend.
 #[inline(never)]
 fn has_second_chance(group: &Group, slot: u32, why: Why, signal: Signal) -> bool {
     matches!(why, Why::Untracked | Why::Expired)

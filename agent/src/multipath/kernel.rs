@@ -100,7 +100,7 @@ impl Kernel {
             (Some(1), None) => {}
             (Some(value), None) => problem(
                 value == 0,
-                format!("tcp_syncookies is {value}, and the agent takes it for 1"),
+                format!("tcp_syncookies is {value}; the agent requires 1"),
                 "sysctl -w net.ipv4.tcp_syncookies=1",
             ),
         }

@@ -159,7 +159,7 @@ func (f *Follower) failed(err error) {
 	f.status.Away, f.status.Unusable = err.Error(), ""
 	if f.isAway() && !f.awayLogged {
 		f.awayLogged = true
-		f.log.Warn("etcd is away: the config that runs goes on", "error", err)
+		f.log.Warn("etcd is unreachable: the running configuration stays in use", "error", err)
 	}
 }
 

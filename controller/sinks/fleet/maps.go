@@ -34,7 +34,7 @@ const (
 	leaderTTL = 6 * time.Second
 	// One request: that fails soon is worth more here than that it is tried for long.
 	mapsTimeout = 2 * time.Second
-	// Without an answer for so long etcd is away: buckets of dead backends wait no longer.
+	// Without an answer for so long etcd is unreachable: buckets of dead backends wait no longer.
 	mapsAwayAfter = 3 * time.Second
 	// Between two looks at what is to be done, where nothing happens meanwhile.
 	mapsInterval = time.Second
@@ -172,7 +172,7 @@ func (m *Maps) report(err error) {
 	}
 	if !m.isAway {
 		m.isAway = true
-		m.log.Warn("etcd is away: buckets move only where backends die", "error", err)
+		m.log.Warn("etcd is unreachable: only buckets of dead backends move", "error", err)
 	}
 	m.sink(brain.AgreementAway{Reason: err.Error()})
 }
