@@ -35,9 +35,10 @@ func DoctorCommand() *cobra.Command {
 	var format string
 	command := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what usually is wrong, and say what cures it",
-		Long: "Looks at both processes, the plan, next hops, MTUs, interfaces, BGP, peers, the\n" +
-			"way of health checks through the tunnels, and counters. Each line is ok, warn or fail; it ends with 1 if anything fails.",
+		Short: "Check this load balancer for common faults, and print their cures",
+		Long: "Checks controller, forwarder and speaker, the plan, next hops, MTUs, interfaces, BGP,\n" +
+			"peers, health checks through the tunnels, and counters. Each line is ok, warn or fail.\n" +
+			"Exit status: 0 if nothing fails, else 1.",
 		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			findings := examine(command.Context(), m, thisHost{})
@@ -99,8 +100,9 @@ type diagnosis struct {
 	metrics  string
 	// The forwarder's plan, if health checks go through its tunnels.
 	running *planv1.Plan
-	// Tracked connections.
-	counts []*forwarderv1.ConnectionCount
+	// Tracked connections, and those that nothing answers.
+	counts     []*forwarderv1.ConnectionCount
+	unanswered map[member]uint64
 	// Those of its backends that were probed.
 	tunnelChecks []*controllerv1.BackendCheck
 	host         host
@@ -132,6 +134,7 @@ const (
 func examine(ctx context.Context, m machine.Machine, h host) []finding {
 	p := &diagnosis{host: h}
 	p.ask(ctx, m)
+	p.lookAgain(ctx, m)
 	p.machine()
 	p.plan()
 	p.etcd()

@@ -5,13 +5,21 @@ package diagnose
 
 import (
 	"cmp"
+	"context"
+	"maps"
 	"slices"
+	"time"
 
+	"github.com/guideway/guideway/cli/machine"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
-// Fewer may have begun just now.
-const unconfirmedMin = 4
+const (
+	// Fewer may have begun just now.
+	unconfirmedMin = 4
+	// Within it a client repeats a SYN; entries of clients that are gone stay for half a minute.
+	unconfirmedPause = 3 * time.Second
+)
 
 // member is a backend of a service; of the whole service its name is empty.
 type member struct{ service, backend string }
@@ -42,15 +50,56 @@ func unanswered(counts []*forwarderv1.ConnectionCount) map[member]uint64 {
 	return found
 }
 
-// connections that stay unconfirmed; true for services of which that is told.
+// lookAgain at connections that are all unconfirmed: what gets packets meanwhile, and is
+// confirmed by none, is unanswered.
+func (p *diagnosis) lookAgain(ctx context.Context, m machine.Machine) {
+	p.unanswered = unanswered(p.counts)
+	if len(p.unanswered) == 0 {
+		return
+	}
+	time.Sleep(unconfirmedPause)
+	err := m.AskForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) error {
+		connections, err := client.GetConnections(ctx, &forwarderv1.GetConnectionsRequest{})
+		if err != nil {
+			return err
+		}
+		counters, err := client.GetCounters(ctx, &forwarderv1.GetCountersRequest{})
+		if err != nil {
+			return err
+		}
+		now := unanswered(connections.GetCounts())
+		maps.DeleteFunc(p.unanswered, func(m member, _ uint64) bool {
+			return now[m] == 0 || packetsOf(counters, m) == packetsOf(p.counters, m)
+		})
+		return nil
+	})
+	if err != nil {
+		clear(p.unanswered) // that the forwarder does not answer is told
+	}
+}
+
+// packetsOf a service, or of a backend, whose counters may be those of several services.
+func packetsOf(counters *forwarderv1.GetCountersResponse, m member) (packets uint64) {
+	if m.backend == "" {
+		for _, service := range counters.GetServices() {
+			if service.Service == m.service {
+				packets += service.Packets
+			}
+		}
+		return packets
+	}
+	for _, backend := range counters.GetBackends() {
+		if backend.Backend == m.backend && (backend.Service == "" || backend.Service == m.service) {
+			packets += backend.Packets
+		}
+	}
+	return packets
+}
+
+// connections that nothing answers; true for services of which that is told.
 func (p *diagnosis) connections() map[string]bool {
 	told := map[string]bool{}
-	found := unanswered(p.counts)
-	members := make([]member, 0, len(found))
-	for m := range found {
-		members = append(members, m)
-	}
-	slices.SortFunc(members, func(a, b member) int {
+	members := slices.SortedFunc(maps.Keys(p.unanswered), func(a, b member) int {
 		return cmp.Or(cmp.Compare(a.service, b.service), cmp.Compare(a.backend, b.backend))
 	})
 	for _, m := range members {
@@ -59,7 +108,7 @@ func (p *diagnosis) connections() map[string]bool {
 		if m.backend != "" {
 			subject += " at " + m.backend
 		}
-		p.add(gradeFail, "connections", "of %s: none of %d is confirmed by its client, so no answer of a server arrives. %s", subject, found[m], p.unansweredCauses())
+		p.add(gradeFail, "connections", "of %s: none of %d is confirmed by its client, so no answer of a server arrives. %s", subject, p.unanswered[m], p.unansweredCauses())
 	}
 	return told
 }

@@ -20,7 +20,18 @@ type Port = (IpAddr, &'static str, u16);
 
 pub fn check(config: &Config, machine: &Machine, findings: &mut Findings) {
     let known = served(machine);
+    behind(config, &known, findings);
     listeners(config, machine, &known, findings);
+}
+
+/// VIPs that the load balancers have for this backend, and its config lacks.
+fn behind(config: &Config, known: &BTreeSet<Port>, findings: &mut Findings) {
+    let addresses: BTreeSet<IpAddr> = known.iter().map(|(address, ..)| *address).collect();
+    for address in addresses {
+        if !config.vips.iter().any(|vip| vip.contains(address)) {
+            findings.fail("vips", format!("{address} is a VIP of this backend for the load balancers, and not among `vips`: its packets are dropped; run `guideway-agent setup` with what `guideway config backend NAME` prints there now"));
+        }
+    }
 }
 
 /// What the load balancers' controllers say that is served here.
@@ -87,5 +98,26 @@ fn some_listener(config: &Config, machine: &Machine, findings: &mut Findings) {
             .collect();
         let hints = hints.concat();
         findings.fail("sockets", format!("nothing listens on {vip} in this network namespace{hints}: start the service in it, or run the agent where the service is"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vip_that_only_the_load_balancers_know_is_a_failure() {
+        let text = "interface: eth0\nload_balancers: [10.0.0.1]\nvips: [203.0.113.0/28]\n";
+        let config = Config::parse("agent.yaml", text).unwrap();
+        let port = |address: &str, port| (address.parse().unwrap(), "tcp", port);
+        let known = BTreeSet::from([
+            port("203.0.113.10", 80),
+            port("203.0.113.20", 80),
+            port("203.0.113.20", 443),
+        ]);
+        let mut findings = Findings::default();
+        behind(&config, &known, &mut findings);
+        assert_eq!(findings.0.len(), 1, "{:?}", findings.0);
+        assert!(findings.0[0].text.starts_with("203.0.113.20 is a VIP"), "{:?}", findings.0);
     }
 }

@@ -408,7 +408,7 @@ impl Control {
         self.show(running);
         warnings.extend(
             self.probing.problem().map(|problem| {
-                format!("health checks with `via: tunnel` cannot be sent: {problem}")
+                format!("health checks through the tunnels cannot be sent: {problem}")
             }),
         );
         Ok(Accepted { generation: plan.generation, warnings })

@@ -350,7 +350,7 @@ fn without_tun_the_plan_is_served_and_it_is_said() {
     let mut forwarder = Forwarder::start_without_tun(&net.balancer);
     let answer = forwarder.set_plan(&plan(1, &ASSIGNED)).unwrap();
     let said = answer.warnings.iter().any(|warning| {
-        warning.contains("health checks with `via: tunnel`") && warning.contains("modprobe tun")
+        warning.contains("health checks through the tunnels") && warning.contains("modprobe tun")
     });
     assert!(said, "{answer:?}");
     let device = forwarder.status().probe_device.expect("the plan has probes");
