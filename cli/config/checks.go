@@ -5,6 +5,7 @@ package config
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -65,24 +66,19 @@ func notesOnOtherWays(ctx context.Context, m machine.Machine, c *config.Config) 
 }
 
 // runsDirect by what the controller says of one backend.
-func runsDirect(ctx context.Context, m machine.Machine, c *config.Config, check string) bool {
-	backend := ""
-	for _, view := range c.PoolViews {
-		for _, name := range view.HealthChecks {
-			if name == check && len(view.Backends) > 0 {
-				backend = view.Backends[0].Name
-			}
-		}
+func runsDirect(ctx context.Context, m machine.Machine, c *config.Config, check string) (direct bool) {
+	at := slices.IndexFunc(c.PoolViews, func(view config.PoolView) bool {
+		return slices.Contains(view.HealthChecks, check) && len(view.Backends) > 0
+	})
+	if at < 0 {
+		return false
 	}
-	var ways []string
 	_ = m.Ask(ctx, planTimeout, m.ControllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
-		answer, err := controllerv1.NewControllerClient(conn).GetBackend(ctx, &controllerv1.GetBackendRequest{Name: backend})
-		for _, c := range answer.GetChecks() {
-			if c.GetName() == check {
-				ways = append(ways, c.GetVia())
-			}
-		}
+		answer, err := controllerv1.NewControllerClient(conn).GetBackend(ctx, &controllerv1.GetBackendRequest{Name: c.PoolViews[at].Backends[0].Name})
+		direct = slices.ContainsFunc(answer.GetChecks(), func(c *controllerv1.BackendCheck) bool {
+			return c.GetName() == check && c.GetVia() == string(config.ViaDirect)
+		})
 		return err // a backend that is new has no checks
 	})
-	return len(ways) > 0 && ways[0] == string(config.ViaDirect)
+	return direct
 }

@@ -117,6 +117,12 @@ fn set_up(places: &Places, script: &Script) -> Result<(), String> {
                 let again = places.shell(&places.script, "setup");
                 again.map_err(|error| format!("{problem}and the former script fails: {error}"))?;
             }
+            None if places.has_vip_of(script) => {
+                places.remove(&new)?;
+                return Err(format!(
+                    "{problem}the server was set up otherwise before, so what it did stays: run it again"
+                ));
+            }
             None => {
                 let _ = places.shell(&new, "undo"); // what was not done cannot be taken back
                 places.restore_settings()?;

@@ -21,13 +21,18 @@ pub struct Places {
     pub before: PathBuf,
     /// The kernel's settings.
     pub settings: PathBuf,
+    /// The addresses of `lo`, as `ip -o address` prints them.
+    pub loopback: String,
     /// Whether systemd starts things here.
     pub has_systemd: bool,
 }
 
 impl Places {
     pub fn of_the_machine() -> Places {
+        let printed = Command::new("ip").args(["-o", "address", "show", "dev", "lo"]).output();
+        let printed = printed.map(|output| output.stdout).unwrap_or_default();
         Places {
+            loopback: String::from_utf8_lossy(&printed).into_owned(),
             script: "/etc/guideway/backend.sh".into(),
             before: "/var/lib/guideway-agent/settings-before".into(),
             settings: "/proc/sys".into(),
@@ -47,6 +52,14 @@ impl Places {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(format!("{}: {error}", self.script.display())),
         }
+    }
+
+    /// Whether a VIP is here already: a server that was set up otherwise serves clients.
+    pub fn has_vip_of(&self, script: &Script) -> bool {
+        let vips =
+            script.taken_back().filter_map(|command| command.strip_prefix("ip address del "));
+        vips.filter_map(|rest| rest.split(' ').next())
+            .any(|vip| self.loopback.split_whitespace().any(|word| word == vip))
     }
 
     pub fn setting(&self, name: &str) -> Option<String> {

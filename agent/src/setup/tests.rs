@@ -11,6 +11,7 @@ fn places(folder: &Path) -> Places {
         script: folder.join("etc/backend.sh"),
         before: folder.join("var/settings-before"),
         settings: folder.join("sys"),
+        loopback: "1: lo    inet 203.0.113.10/32 scope global lo\\".to_string(),
         has_systemd: false,
     }
 }
@@ -69,6 +70,21 @@ fn a_script_that_fails_leaves_the_machine_as_it_was() {
     set_up(&places, &bad).unwrap_err();
     assert!(there("a") && there("b") && !there("c"));
     assert_eq!(places.installed().unwrap(), Some(good));
+}
+
+/// As by the same script and `sh`: to take back what was there would stop a server.
+#[test]
+fn what_was_set_up_otherwise_is_not_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let places = places(at);
+    let bad = script(at, &["a"], "exit 2\n");
+    let vip = "    ip address del 203.0.113.10/32 dev lo\n    exit 0\n";
+    let bad = Script::parse(bad.text().replace("    exit 0\n", vip)).unwrap();
+    let problem = set_up(&places, &bad).unwrap_err();
+    assert!(problem.ends_with("so what it did stays: run it again"), "{problem}");
+    assert!(at.join("a").exists() && forward(at) == "1");
+    assert_eq!(places.installed().unwrap(), None);
 }
 
 #[test]
