@@ -86,7 +86,7 @@ func drainBackendCommand() *cobra.Command {
 			"With --wait the command returns when this machine has sent the backend no packet for a\n" +
 			"second, tracks none of its connections but closing ones, and no move of a stateless\n" +
 			"service's buckets away from it is open.\n" +
-			"" + exitsOfWait,
+			exitsOfWait,
 		Args:              commandline.Arguments("NAME"),
 		ValidArgsFunction: machine.CompleteNames(&f.m, machine.BackendNames),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -121,7 +121,7 @@ func drainServiceCommand() *cobra.Command {
 			"\n" +
 			"With --wait the routes carry GRACEFUL_SHUTDOWN until traffic has moved away (at most 10\n" +
 			"packets of the service in a second) or until --timeout.\n" +
-			"" + exitsOfWait,
+			exitsOfWait,
 		Args:              commandline.Arguments("NAME"),
 		ValidArgsFunction: machine.CompleteNames(&f.m, machine.ServiceNames),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -155,7 +155,7 @@ func drainMachineCommand() *cobra.Command {
 			"\n" +
 			"With --wait the routes carry GRACEFUL_SHUTDOWN until traffic has moved away (at most 10\n" +
 			"packets in a second) or until --timeout; afterwards the machine may be stopped.\n" +
-			"" + exitsOfWait,
+			exitsOfWait,
 		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx := command.Context()

@@ -18,8 +18,10 @@ const probePortsDefault = "20000-32767"
 
 // throughTunnels is how the checks of one service's pools go to its VIPs.
 type throughTunnels struct {
+	index   int // of the service
 	service *Service
-	vips    []netip.Addr
+	// Those that can be probed.
+	vips []netip.Addr
 	// Those that have checks through the tunnel.
 	pools []*Pool
 }
@@ -32,21 +34,26 @@ func (t throughTunnels) suffix() string {
 // tunnelViews gives the services here that have pools with checks through the
 // tunnel views of these pools: what passes for one VIP may fail for another.
 func (b *builder) tunnelViews() {
-	b.warnUnprobedVIPs()
 	found := b.throughTunnels()
-	probes, problem := b.tunnelProbes(found)
+	b.warnUnprobedVIPs(found)
+	views := viewsOf(found)
+	probes, problem := b.tunnelProbes(views)
 	if problem != nil && b.autoGoesDirect(problem) {
 		found = b.throughTunnels()
-		probes, problem = b.tunnelProbes(found)
+		views = viewsOf(found)
+		probes, problem = b.tunnelProbes(views)
 	}
 	if problem != nil {
 		b.errorf(problem.field, "%s: %s", problem.text, problem.cure)
 		return
 	}
 	b.config.TunnelProbes = probes
-	b.config.PoolViews = viewsOf(found)
+	b.config.PoolViews = views
 	members := map[string][]Member{}
 	for _, t := range found {
+		if len(t.vips) == 0 {
+			continue
+		}
 		t.service.Group += "  " + t.suffix()
 		if members[t.service.Group] == nil {
 			members[t.service.Group] = t.renamedMembers()
@@ -76,9 +83,8 @@ func (b *builder) throughTunnels() []throughTunnels {
 		if service.Shard != b.config.Machine.Shard {
 			continue
 		}
-		t := throughTunnels{service, b.probedVIPs(service), b.tunnelChecked(service)}
-		if len(t.vips) > 0 && len(t.pools) > 0 {
-			found = append(found, t)
+		if pools := b.tunnelChecked(service); len(pools) > 0 {
+			found = append(found, throughTunnels{i, service, b.probedVIPs(service), pools})
 		}
 	}
 	return found
@@ -87,6 +93,9 @@ func (b *builder) throughTunnels() []throughTunnels {
 func viewsOf(found []throughTunnels) []PoolView {
 	views := map[string]PoolView{}
 	for _, t := range found {
+		if len(t.vips) == 0 {
+			continue
+		}
 		for _, pool := range t.pools {
 			view := PoolView{Pool: *pool, Of: pool.Name, VIPs: t.vips, Encap: t.service.Encap}
 			view.Name = pool.Name + " " + t.suffix()
@@ -102,25 +111,21 @@ func viewsOf(found []throughTunnels) []PoolView {
 
 // tunnelChecked are the pools of the service that have checks through the tunnel.
 func (b *builder) tunnelChecked(service *Service) []*Pool {
-	return b.poolsWithCheck(service, func(c *HealthCheck) bool { return c.Via != ViaDirect })
-}
-
-// poolsWithCheck of a kind, each once.
-func (b *builder) poolsWithCheck(service *Service, is func(*HealthCheck) bool) []*Pool {
 	var pools []*Pool
-	seen := map[string]bool{}
-	for _, member := range service.Members {
-		for _, name := range member.Pools {
-			if pool := b.config.PoolNamed(name); !seen[name] && pool != nil && slices.ContainsFunc(pool.HealthChecks, func(check string) bool {
-				c := b.config.HealthCheckNamed(check)
-				return c != nil && is(c)
-			}) {
-				pools = append(pools, pool)
-			}
-			seen[name] = true
+	for _, name := range namesOfPools(service.Members) {
+		if pool := b.config.PoolNamed(name); pool != nil && b.hasCheck(pool, func(via Via) bool { return via != ViaDirect }) {
+			pools = append(pools, pool)
 		}
 	}
 	return pools
+}
+
+// hasCheck that goes such a way.
+func (b *builder) hasCheck(pool *Pool, is func(Via) bool) bool {
+	return slices.ContainsFunc(pool.HealthChecks, func(name string) bool {
+		c := b.config.HealthCheckNamed(name)
+		return c != nil && is(c.Via)
+	})
 }
 
 // probedVIPs are the service's VIPs that can be probed, each once, in order.
@@ -135,16 +140,15 @@ func (b *builder) probedVIPs(service *Service) []netip.Addr {
 	return slices.Compact(vips)
 }
 
-// warnUnprobedVIPs of the services here, where checks are said to go through the tunnel.
-func (b *builder) warnUnprobedVIPs() {
-	for i := range b.config.Services {
-		service := &b.config.Services[i]
-		isTunnel := func(c *HealthCheck) bool { return c.Via == ViaTunnel }
-		if service.Shard != b.config.Machine.Shard || len(b.poolsWithCheck(service, isTunnel)) == 0 {
+// warnUnprobedVIPs of services whose checks are said to go through the tunnel.
+func (b *builder) warnUnprobedVIPs(found []throughTunnels) {
+	isSaid := func(pool *Pool) bool { return b.hasCheck(pool, func(via Via) bool { return via == ViaTunnel }) }
+	for _, t := range found {
+		if !slices.ContainsFunc(t.pools, isSaid) {
 			continue
 		}
-		for j, vip := range service.VIPs {
-			field := fmt.Sprintf("services[%d].vips[%d]", i, j)
+		for j, vip := range t.service.VIPs {
+			field := fmt.Sprintf("services[%d].vips[%d]", t.index, j)
 			switch {
 			case !vip.Address.IsValid():
 				b.warnf(field, "is in prefixes, and checks with `via: tunnel` do not probe it: name an address of it as a VIP of its own, or use a check with `via: direct` too")
@@ -236,8 +240,7 @@ type probed struct {
 type tunnelProblem struct{ field, text, cure string }
 
 // tunnelProbes lists the probes of all views, each once, and gives them ports.
-func (b *builder) tunnelProbes(services []throughTunnels) ([]TunnelProbe, *tunnelProblem) {
-	views := viewsOf(services)
+func (b *builder) tunnelProbes(views []PoolView) ([]TunnelProbe, *tunnelProblem) {
 	found := map[probed]*TunnelProbe{}
 	for i := range views {
 		b.addProbes(found, &views[i])
