@@ -1,10 +1,12 @@
 //! Where a set-up lies on a machine, and how it is run.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use nic::folder::Folder;
 
 use super::script::Script;
 
@@ -116,27 +118,15 @@ impl Places {
         }
     }
 
-    /// Runs a script; the error has what it printed last.
     pub fn shell(&self, script: &Path, argument: &str) -> Result<(), String> {
-        let output = Command::new("sh").arg(script).arg(argument).stdin(Stdio::null()).output();
-        let output = output.map_err(|error| format!("sh cannot be run: {error}"))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let printed = String::from_utf8_lossy(&output.stderr);
-        let lines: Vec<&str> = printed.lines().collect();
-        let last = lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n  ");
-        Err(format!("the script fails ({}):\n  {last}\n", output.status))
+        let script = script.as_os_str();
+        run("sh", &[script, argument.as_ref()]).map_err(|problem| format!("the script: {problem}"))
     }
 
     /// Runs one command that takes something back, which may be gone already.
     pub fn command(&self, command: &str) {
-        let run = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).output();
-        if let Ok(output) = run
-            && !output.status.success()
-        {
-            let printed = String::from_utf8_lossy(&output.stderr);
-            println!("{command}: {}", printed.lines().next_back().unwrap_or_default());
+        if let Err(problem) = run("sh", &["-c".as_ref(), command.as_ref()]) {
+            println!("{command}: {}", problem.trim_end());
         }
     }
 
@@ -148,17 +138,8 @@ impl Places {
             );
             return Ok(());
         }
-        let enabled = Command::new("systemctl").args(["enable", "--quiet", UNIT]).output();
-        match enabled {
-            Ok(output) if output.status.success() => Ok(()),
-            Ok(output) => Err(format!(
-                "it is set up, but not at the next boot: systemctl enable {UNIT}: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            )),
-            Err(error) => {
-                Err(format!("it is set up, but not at the next boot: systemctl: {error}"))
-            }
-        }
+        run("systemctl", &["enable".as_ref(), "--quiet".as_ref(), UNIT.as_ref()])
+            .map_err(|problem| format!("it is set up, but not at the next boot: {problem}"))
     }
 
     pub fn start_no_more(&self) {
@@ -170,23 +151,24 @@ impl Places {
 
 /// Writes a file that is root's alone, and is whole or not there.
 fn write_durably(path: &Path, text: &str) -> Result<(), String> {
-    let partial = path.with_extension("part");
-    let write = || {
-        if let Some(folder) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
-        }
-        let _ = fs::remove_file(&partial); // of a run that was killed
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&partial, path)?;
-        sync_folder(path)
-    };
-    write().map_err(|error| {
-        let _ = fs::remove_file(&partial);
-        format!("{} cannot be written: {error}; nothing is changed", path.display())
-    })
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Folder::open(folder)
+        .and_then(|folder| folder.replace(&name, text.as_bytes()))
+        .map_err(|error| format!("{error}; nothing is changed"))
+}
+
+/// Runs a program; the error has its exit status and what it printed last.
+fn run(program: &str, arguments: &[&OsStr]) -> Result<(), String> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{program} cannot be run: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = printed.lines().collect();
+    let last = lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n  ");
+    Err(format!("{program} fails ({}):\n  {last}\n", output.status))
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {
