@@ -27,6 +27,10 @@ import (
 	"github.com/guideway/guideway/lab/traffic/load"
 )
 
+// readyMax is how long load balancers may take to be ready again: a speaker that was short of
+// processor time keeps its routes worse for 30 s.
+const readyMax = 90 * time.Second
+
 // up builds a lab that is gone after the test.
 func up(t *testing.T, o topology.Options) *hosts.Lab {
 	t.Helper()

@@ -28,7 +28,7 @@ func aHangingThreadWithdrawsTheRoutes(t *testing.T, running *hosts.Lab, machine 
 		resume := hang(t, running, machine, thread)
 		checkWithdrawn(t, gone().Sub(began), "had its thread "+thread+" hang")
 		resume()
-		if err := running.WaitReady(t.Context(), 90*time.Second); err != nil {
+		if err := running.WaitReady(t.Context(), readyMax); err != nil {
 			t.Fatalf("thread %s goes on: %v", thread, err)
 		}
 		if _, err := askDatagram(t, running, netip.Addr{}, topology.EchoVIPs[0], 100); err != nil {

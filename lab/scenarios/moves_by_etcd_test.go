@@ -360,7 +360,7 @@ func (m *movesByEtcd) withdraw(all ...string) {
 	m.commandBut(away)
 	m.undrain(all[0])
 	m.waitOwners(all...)
-	m.must(m.WaitReady(m.t.Context(), 90*time.Second))
+	m.must(m.WaitReady(m.t.Context(), readyMax))
 }
 
 func (m *movesByEtcd) damage(all ...string) {

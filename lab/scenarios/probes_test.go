@@ -45,7 +45,7 @@ func TestProbesThroughTunnels(t *testing.T) {
 	// Without a tunnel's end the kernel gets GUE over IPv6, whose UDP checksum is
 	// zero (RFC 6935), and counts it as wrong: no check of checksums here.
 	// Probes are no traffic: the last forwarder has seen none yet.
-	if err := running.WaitReady(t.Context(), 90*time.Second); err != nil {
+	if err := running.WaitReady(t.Context(), readyMax); err != nil {
 		t.Fatal(err)
 	}
 	for _, vip := range topology.EchoVIPs {
@@ -337,7 +337,7 @@ func forwarderEnds(t *testing.T, running *hosts.Lab) {
 		t.Errorf("%v probes failed", now-failed)
 	}
 	waitAllActive(t, running)
-	if err := running.WaitReady(t.Context(), 90*time.Second); err != nil {
+	if err := running.WaitReady(t.Context(), readyMax); err != nil {
 		t.Fatal(err)
 	}
 }

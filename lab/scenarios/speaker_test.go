@@ -163,7 +163,7 @@ func backToNormal(t *testing.T, running *hosts.Lab, missing ...string) {
 			t.Fatal(err)
 		}
 	}
-	if err := running.WaitReady(t.Context(), 90*time.Second); err != nil {
+	if err := running.WaitReady(t.Context(), readyMax); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -36,7 +36,7 @@ func TestStateless(t *testing.T) {
 	if err := running.KillForwarder(name); err != nil {
 		t.Fatal(err)
 	}
-	if err := running.WaitReady(t.Context(), 90*time.Second); err != nil {
+	if err := running.WaitReady(t.Context(), readyMax); err != nil {
 		t.Fatal(err)
 	}
 	goOn(t, conversations)

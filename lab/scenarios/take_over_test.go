@@ -178,7 +178,7 @@ func tablesAfterAKill(t *testing.T, running *hosts.Lab) {
 		if err := running.KillForwarder(name); err != nil {
 			t.Fatal(err)
 		}
-		if err := running.WaitReady(t.Context(), 90*time.Second); err != nil {
+		if err := running.WaitReady(t.Context(), readyMax); err != nil {
 			t.Fatal(err)
 		}
 		after := tracked(t, running, name, conversations)
