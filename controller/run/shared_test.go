@@ -63,7 +63,7 @@ cluster: {name: c1}
 peers: [{name: lb-1, addresses: [10.0.0.1]}, {name: lb-2, addresses: [10.0.0.2]}]
 services: [{name: web, vips: [{address: 203.0.113.10, ports: [80], protocol: tcp}], pools: [web]}]
 pools: [{name: web, health_checks: [ok], backends: [{name: web-1, address: 10.1.0.11}%s]}]
-health_checks: [{name: ok, via: direct, http: {port: %d}, interval: 50ms, timeout: 50ms, rise: 1, fall: 2}]
+health_checks: [{name: ok, via: direct, http: {port: %d}, interval: 50ms, timeout: 50ms, rise: 1, fall: 20}]
 `, extra, f.machines[0].backend.port)
 }
 
