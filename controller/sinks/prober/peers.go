@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,7 +56,7 @@ type PeerResult struct {
 
 // Peers asks each peer, by each way to it, by a schedule of its own. Like Prober it is a sink.
 type Peers struct {
-	probe  func(context.Context, compile.PeerTarget) error
+	ask    func(context.Context, *asker) error
 	report func(PeerResult)
 
 	mu      sync.Mutex
@@ -64,10 +65,10 @@ type Peers struct {
 }
 
 // NewPeers starts without targets; report is called from several goroutines.
-func NewPeers(report func(PeerResult)) *Peers { return newPeers(probePeer, report) }
+func NewPeers(report func(PeerResult)) *Peers { return newPeers(askPeer, report) }
 
-func newPeers(probe func(context.Context, compile.PeerTarget) error, report func(PeerResult)) *Peers {
-	return &Peers{probe: probe, report: report, running: map[compile.PeerTarget]context.CancelFunc{}}
+func newPeers(ask func(context.Context, *asker) error, report func(PeerResult)) *Peers {
+	return &Peers{ask: ask, report: report, running: map[compile.PeerTarget]context.CancelFunc{}}
 }
 
 // Set starts what is new and stops what is no longer wanted.
@@ -100,9 +101,11 @@ func (p *Peers) Stop() {
 }
 
 func (p *Peers) schedule(ctx context.Context, t compile.PeerTarget) {
+	a := &asker{target: t}
+	defer a.close()
 	for {
 		started := time.Now()
-		err := p.attempt(ctx, t)
+		err := p.attempt(ctx, a)
 		if ctx.Err() != nil {
 			return
 		}
@@ -115,13 +118,13 @@ func (p *Peers) schedule(ctx context.Context, t compile.PeerTarget) {
 	}
 }
 
-func (p *Peers) attempt(ctx context.Context, t compile.PeerTarget) error {
-	if t.Problem != "" {
-		return errors.New(t.Problem)
+func (p *Peers) attempt(ctx context.Context, a *asker) error {
+	if a.target.Problem != "" {
+		return errors.New(a.target.Problem)
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeoutOf(t))
+	ctx, cancel := context.WithTimeout(ctx, timeoutOf(a.target))
 	defer cancel()
-	return p.probe(ctx, t)
+	return p.ask(ctx, a)
 }
 
 func intervalOf(t compile.PeerTarget) time.Duration {
@@ -155,31 +158,102 @@ func silenceOf(t compile.PeerTarget) error {
 	return fmt.Errorf("no answer from %s at %s within %v: its forwarder does not run, does not have this machine's %s as a peer, or does not serve %s", t.Peer, t.To, timeoutOf(t), t.From, t.VIP)
 }
 
-// probePeer asks once. A socket for each time costs little at this rate, and
-// addresses may come and go.
-func probePeer(ctx context.Context, t compile.PeerTarget) error {
-	replies, err := listenEchoReplies(t.Source)
-	if err != nil {
-		return fmt.Errorf("listen for the reply at %s: %w", t.Source, permission(err))
+// asker asks one peer by one way, and remembers its latest questions: an answer that is
+// late, or that this process was too busy to read in time, is an answer nonetheless.
+type asker struct {
+	target  compile.PeerTarget
+	replies *icmp.PacketConn // nil: not yet, or it failed
+	asked   []icmp.Echo
+}
+
+// As many questions as it takes without an answer to give a peer up, and one more.
+const askedMax = 4
+
+func (a *asker) close() {
+	if a.replies != nil {
+		a.replies.Close()
+		a.replies = nil
 	}
-	defer replies.Close()
+}
+
+// askPeer asks once more: an error is that nothing was heard since.
+func askPeer(ctx context.Context, a *asker) error {
+	err := a.listen()
+	if err != nil {
+		return err
+	}
 	deadline, _ := ctx.Deadline()
-	if err := replies.SetDeadline(deadline); err != nil {
-		return fmt.Errorf("ask %s: %w", t.To, err)
+	if err = a.replies.SetDeadline(deadline); err == nil {
+		err = a.send()
 	}
-	echo := icmp.Echo{ID: rand.IntN(1 << 16), Seq: rand.IntN(1 << 16), Data: []byte("guideway peer")}
-	packet, err := tunnelledEcho(t, &echo)
-	if err != nil {
-		return fmt.Errorf("ask %s: %w", t.To, err)
+	if err == nil {
+		err = a.awaitReply()
 	}
-	if err := sendGRE(t.From, t.To, packet); err != nil {
-		return fmt.Errorf("send to %s: %w", t.To, permission(err))
-	}
-	err = awaitEchoReply(replies, t.VIP, &echo)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return silenceOf(t)
+		return silenceOf(a.target)
+	}
+	if err != nil {
+		a.close()
 	}
 	return err
+}
+
+func (a *asker) listen() error {
+	if a.replies != nil {
+		return nil
+	}
+	replies, err := listenEchoReplies(a.target.Source)
+	if err != nil {
+		return fmt.Errorf("listen for the reply at %s: %w", a.target.Source, permission(err))
+	}
+	a.replies = replies
+	return nil
+}
+
+func (a *asker) send() error {
+	echo := icmp.Echo{ID: rand.IntN(1 << 16), Seq: rand.IntN(1 << 16), Data: []byte("guideway peer")}
+	packet, err := tunnelledEcho(a.target, &echo)
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", a.target.To, err)
+	}
+	a.asked = append(a.asked[max(0, len(a.asked)-askedMax+1):], echo)
+	if err := sendGRE(a.target.From, a.target.To, packet); err != nil {
+		return fmt.Errorf("send to %s: %w", a.target.To, permission(err))
+	}
+	return nil
+}
+
+// awaitReply to the latest question, so that none is left in the socket; if only one to
+// a former question came until the deadline, that will do.
+func (a *asker) awaitReply() error {
+	protocol := protocolICMP
+	if a.target.VIP.Is6() {
+		protocol = protocolICMPv6
+	}
+	buffer := make([]byte, 1500)
+	heard := false
+	for {
+		n, sender, err := a.replies.ReadFrom(buffer)
+		if heard && errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		reply, err := icmp.ParseMessage(protocol, buffer[:n])
+		if err != nil || senderOf(sender) != a.target.VIP {
+			continue
+		}
+		echo, isEcho := reply.Body.(*icmp.Echo)
+		if !isEcho {
+			continue
+		}
+		which := slices.IndexFunc(a.asked, func(asked icmp.Echo) bool { return echo.ID == asked.ID && echo.Seq == asked.Seq })
+		if which >= 0 && which == len(a.asked)-1 {
+			return nil
+		}
+		heard = heard || which >= 0
+	}
 }
 
 // permission keeps os.ErrPermission and names the cure.
@@ -225,28 +299,6 @@ func sendGRE(from, to netip.Addr, packet []byte) error {
 	defer conn.Close()
 	_, err = conn.Write(packet)
 	return err
-}
-
-func awaitEchoReply(conn *icmp.PacketConn, from netip.Addr, asked *icmp.Echo) error {
-	protocol := protocolICMP
-	if from.Is6() {
-		protocol = protocolICMPv6
-	}
-	buffer := make([]byte, 1500)
-	for {
-		n, sender, err := conn.ReadFrom(buffer)
-		if err != nil {
-			return err
-		}
-		reply, err := icmp.ParseMessage(protocol, buffer[:n])
-		if err != nil || senderOf(sender) != from {
-			continue
-		}
-		echo, isEcho := reply.Body.(*icmp.Echo)
-		if isEcho && echo.ID == asked.ID && echo.Seq == asked.Seq {
-			return nil
-		}
-	}
 }
 
 const (

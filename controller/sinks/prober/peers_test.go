@@ -39,7 +39,7 @@ func TestADeadPeerIsToldWithin350Milliseconds(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			answered := time.Now()
 			failed := make(chan time.Duration, 100)
-			peers := newPeers(func(ctx context.Context, t compile.PeerTarget) error {
+			peers := newPeers(func(ctx context.Context, _ *asker) error {
 				if answered.IsZero() || time.Since(answered) < time.Second {
 					return nil
 				}
@@ -107,8 +107,8 @@ func TestEachPeerIsAskedTwelveTimesASecondUntilItIsNoLongerWanted(t *testing.T) 
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var told []string
-		peers := newPeers(func(_ context.Context, t compile.PeerTarget) error {
-			if t.Peer == "dead" {
+		peers := newPeers(func(_ context.Context, a *asker) error {
+			if a.target.Peer == "dead" {
 				return os.ErrDeadlineExceeded
 			}
 			return nil
@@ -148,19 +148,38 @@ func TestAPeerAnswersThroughTheTunnel(t *testing.T) {
 		peerTarget("2001:db8::1", "2001:db8::2", "2001:db8::1", "2001:db8:a::10"),
 		peerTarget("10.9.0.1", "10.9.0.2", "2001:db8::1", "2001:db8:a::10"),
 	} {
+		a := &asker{target: target}
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		err := probePeer(ctx, target)
+		err := askPeer(ctx, a)
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), "does not have this machine's "+target.From.String()+" as a peer") {
 			t.Errorf("no peer is there, yet: %v", err)
 		}
-		stop := standIn(t, target)
+		stop := standIn(t, target, 0)
 		ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
-		if err := probePeer(ctx, target); err != nil {
+		if err := askPeer(ctx, a); err != nil {
 			t.Errorf("%v: %v", target, err)
 		}
 		cancel()
+		a.close()
 		stop()
+	}
+}
+
+// A peer that is slow, or a machine too busy to read in time, is not dead.
+func TestLateAnswersAreAnswers(t *testing.T) {
+	inNamespace(t, "addr add 10.9.0.1/32 dev lo", "addr add 10.9.0.2/32 dev lo", "addr add 203.0.113.10/32 dev lo", "link set lo up")
+	target := peerTarget("10.9.0.1", "10.9.0.2", "10.9.0.1", "203.0.113.10")
+	a := &asker{target: target}
+	defer a.close()
+	stop := standIn(t, target, 400*time.Millisecond)
+	defer stop()
+	for i := range 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if err := askPeer(ctx, a); (err == nil) != (i > 0) {
+			t.Errorf("question %d: %v", i, err)
+		}
+		cancel()
 	}
 }
 
@@ -189,9 +208,9 @@ func inNamespace(t *testing.T, setup ...string) {
 	}
 }
 
-// standIn unwraps one packet and answers it; its sockets are made by the
+// standIn unwraps packets and answers each so late; its sockets are made by the
 // caller's thread, in the caller's namespace.
-func standIn(t *testing.T, target compile.PeerTarget) (stop func()) {
+func standIn(t *testing.T, target compile.PeerTarget, late time.Duration) (stop func()) {
 	t.Helper()
 	network := map[bool]string{true: "ip4:47", false: "ip6:47"}[target.To.Is4()]
 	tunnel, err := net.ListenIP(network, &net.IPAddr{IP: target.To.AsSlice()})
@@ -203,27 +222,42 @@ func standIn(t *testing.T, target compile.PeerTarget) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		packet := make([]byte, 1500)
-		n, _, err := tunnel.ReadFromIP(packet)
-		if err != nil || binary.BigEndian.Uint16(packet)>>8&7 == 0 {
-			return
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			packet := make([]byte, 1500)
+			n, _, err := tunnel.ReadFromIP(packet)
+			if err != nil {
+				return
+			}
+			if answer := answerTo(target, packet[:n]); answer != nil {
+				work.Go(func() {
+					time.Sleep(late)
+					_, _ = vip.WriteTo(answer, &net.IPAddr{IP: target.Source.AsSlice()})
+				})
+			}
 		}
-		inner, protocol, reply := packet[4+20:n], 1, icmp.Type(ipv4.ICMPTypeEchoReply)
-		if target.VIP.Is6() {
-			inner, protocol, reply = packet[4+40:n], 58, ipv6.ICMPTypeEchoReply
-		}
-		message, err := icmp.ParseMessage(protocol, inner)
-		if err != nil {
-			return
-		}
-		message.Type = reply
-		answer, err := message.Marshal(nil)
-		if err == nil {
-			_, _ = vip.WriteTo(answer, &net.IPAddr{IP: target.Source.AsSlice()})
-		}
-	}()
-	return func() { tunnel.Close(); vip.Close(); <-done }
+	})
+	return func() { tunnel.Close(); vip.Close(); work.Wait() }
+}
+
+// answerTo the echo request in a GRE packet; nil: a peer would not unwrap it.
+func answerTo(target compile.PeerTarget, packet []byte) []byte {
+	if binary.BigEndian.Uint16(packet)>>8&7 == 0 {
+		return nil
+	}
+	inner, protocol, reply := packet[4+20:], 1, icmp.Type(ipv4.ICMPTypeEchoReply)
+	if target.VIP.Is6() {
+		inner, protocol, reply = packet[4+40:], 58, ipv6.ICMPTypeEchoReply
+	}
+	message, err := icmp.ParseMessage(protocol, inner)
+	if err != nil {
+		return nil
+	}
+	message.Type = reply
+	answer, err := message.Marshal(nil)
+	if err != nil {
+		return nil
+	}
+	return answer
 }
