@@ -83,7 +83,7 @@ func (w *resetWatch) run() {
 		for _, recorder := range w.recorders {
 			_ = errors.Join(recorder.Process.Signal(os.Interrupt), recorder.Wait())
 		}
-		if !w.excuse(sent) || isEnd {
+		if len(sent) == 0 || !w.excuse(sent) || isEnd {
 			return
 		}
 		w.record()
@@ -147,7 +147,7 @@ func (w *resetWatch) check() {
 		}
 		shown = append(shown, r.flow)
 		for _, file := range w.files {
-			lines := w.read(file, r.flow)
+			lines := w.read(file, "", r.flow)
 			w.t.Logf("%s, %s: time, from, to, bucket, generation, hop limit, try next, flags, sequence, acknowledged, bytes:\n%s",
 				filepath.Base(file), r.flow, strings.Join(lines[max(0, len(lines)-resetPacketsMax):], ""))
 		}
@@ -156,14 +156,17 @@ func (w *resetWatch) check() {
 
 // sentReset is an RST from a VIP.
 type sentReset struct {
-	// The client's port, and a filter for its flow.
+	// The client's port, and a filter of tshark's for its flow.
 	port, flow string
 	sequence   uint32
 }
 
+// For tcpdump, in a quarter of a second; tshark takes a minute for as much.
+const resetsFromVIPs = "src net 203.0.113.0/24 and tcp[tcpflags] & tcp-rst != 0 or src net 2001:db8:a::/64 and ip6[6] == 6 and ip6[53] & 4 != 0"
+
 func (w *resetWatch) recorded() (resets []sentReset) {
 	for _, file := range w.files {
-		for _, line := range w.read(file, "tcp.flags.reset==1 && !geneve && (ip.src==203.0.113.0/24 || ipv6.src==2001:db8:a::/64)", "ip.dst", "ipv6.dst", "tcp.dstport", "tcp.seq_raw") {
+		for _, line := range w.read(file, resetsFromVIPs, "tcp", "ip.dst", "ipv6.dst", "tcp.dstport", "tcp.seq_raw") {
 			fields := strings.Split(strings.TrimRight(line, "\n"), "\t")
 			if len(fields) != 4 {
 				continue
@@ -185,8 +188,8 @@ func (w *resetWatch) recorded() (resets []sentReset) {
 // the RST answers.
 func (w *resetWatch) isClosed(r sentReset) bool {
 	byClient, byServer := false, false
-	for _, file := range w.files {
-		for _, line := range w.read(file, r.flow+" && tcp.flags.fin==1", "tcp.srcport", "tcp.seq_raw", "tcp.len") {
+	fins := func(file, packets string) {
+		for _, line := range w.read(file, packets+"tcp port "+r.port, r.flow+" && tcp.flags.fin==1", "tcp.srcport", "tcp.seq_raw", "tcp.len") {
 			var port string
 			var sequence, length uint32
 			if _, err := fmt.Sscan(line, &port, &sequence, &length); err != nil {
@@ -196,11 +199,16 @@ func (w *resetWatch) isClosed(r sentReset) bool {
 			byServer = byServer || port != r.port && sequence+length+1 == r.sequence
 		}
 	}
+	for _, file := range w.files {
+		fins(file, "")            // from the server
+		fins(file, "geneve and ") // to it, in tunnels
+	}
 	return byClient && byServer
 }
 
-// read the packets of a recorder that a filter of tshark's lets through, in order.
-func (w *resetWatch) read(file, filter string, fields ...string) (lines []string) {
+// read the packets of a recorder that pass a filter of tcpdump's, which may be empty, and one
+// of tshark's, in order.
+func (w *resetWatch) read(file, quick, filter string, fields ...string) (lines []string) {
 	if fields == nil {
 		fields = []string{
 			"frame.time_epoch", "ip.src", "ipv6.src", "ip.dst", "ipv6.dst", "guideway.route.bucket", "guideway.route.generation", "guideway.route.hop_limit",
@@ -210,6 +218,9 @@ func (w *resetWatch) read(file, filter string, fields ...string) (lines []string
 	parts, _ := filepath.Glob(file + "*")
 	slices.SortFunc(parts, func(a, b string) int { return modified(a).Compare(modified(b)) })
 	for _, part := range parts {
+		if quick != "" {
+			part = w.chosen(part, quick)
+		}
 		args := []string{"-n", "-r", part, "-X", "lua_script:../../packaging/wireshark/guideway.lua", "-Y", filter, "-T", "fields"}
 		for _, field := range fields {
 			args = append(args, "-e", field)
@@ -221,6 +232,15 @@ func (w *resetWatch) read(file, filter string, fields ...string) (lines []string
 		lines = slices.AppendSeq(lines, strings.Lines(string(out)))
 	}
 	return lines
+}
+
+// chosen packets of a file, in another.
+func (w *resetWatch) chosen(file, filter string) string {
+	chosen := filepath.Join(w.directory, "chosen")
+	if out, err := exec.CommandContext(cleanUp(w.t), "tcpdump", "-n", "-r", file, "-w", chosen, filter).CombinedOutput(); err != nil {
+		w.t.Logf("tcpdump: %v: %s", err, out)
+	}
+	return chosen
 }
 
 func modified(file string) time.Time {
