@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
@@ -15,11 +16,19 @@ type routeLog struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 
+	// isSlow: the machine has made its routes worse than the others'.
+	isSlow func(machine string) bool
+
 	mutex sync.Mutex
 	// lost counts, by machine, how often its last route went.
 	lost map[string]int
+	// slow is a machine that the router left because it was slow.
+	slow string
 	err  error
 }
+
+// Of a machine that has just lost its routes.
+const askSlowTimeout = 5 * time.Second
 
 // watchRoutes until stop.
 func watchRoutes(ctx context.Context, l *hosts.Lab) (*routeLog, error) {
@@ -35,7 +44,13 @@ func watchRoutes(ctx context.Context, l *hosts.Lab) (*routeLog, error) {
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	log := &routeLog{cancel: cancel, ended: make(chan struct{}), lost: map[string]int{}}
+	isSlow := func(machine string) bool {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askSlowTimeout)
+		defer cancel()
+		samples, err := l.SpeakerMetrics(ctx, machine)
+		return err == nil && samples["guideway_speaker_slow"] == 1
+	}
+	log := &routeLog{cancel: cancel, ended: make(chan struct{}), isSlow: isSlow, lost: map[string]int{}}
 	go func() {
 		defer close(log.ended)
 		defer router.Close()
@@ -58,20 +73,26 @@ func (log *routeLog) see(routes topology.Routes, addresses map[string][]netip.Ad
 	defer log.mutex.Unlock()
 	for machine, own := range addresses {
 		now := routes.Via(own)
-		if present[machine] && !now {
+		wasLeft := present[machine] && !now
+		present[machine] = now
+		switch {
+		case !wasLeft:
+		case log.isSlow(machine): // for 30 s at least: later it may not be any more
+			log.slow = machine
+		default:
 			log.lost[machine]++
 		}
-		present[machine] = now
 	}
 }
 
-// stop watching; returns which machines lost their routes how often without being killed.
-func (log *routeLog) stop(killed string) (map[string]int, error) {
+// stop watching; returns which machines lost their routes how often without being killed, and
+// one that the router left because it was slow.
+func (log *routeLog) stop(killed string) (lost map[string]int, slow string, err error) {
 	log.cancel()
 	<-log.ended
 	log.mutex.Lock()
 	defer log.mutex.Unlock()
-	lost := map[string]int{}
+	lost = map[string]int{}
 	for machine, times := range log.lost {
 		if machine == killed {
 			times--
@@ -80,5 +101,5 @@ func (log *routeLog) stop(killed string) (map[string]int, error) {
 			lost[machine] = times
 		}
 	}
-	return lost, log.err
+	return lost, log.slow, log.err
 }

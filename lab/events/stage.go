@@ -101,7 +101,7 @@ func (s *stage) perform(ctx context.Context, e event) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(e.do(ctx, s), s.endWatch(ctx, routes))
+	err = errors.Join(e.do(ctx, s), s.endWatch(routes))
 	if err != nil {
 		return err
 	}
@@ -136,14 +136,12 @@ func (s *stage) judgeSeenTwice() {
 
 // endWatch of the routes: what changed without reason comes first among the
 // problems, because it explains the others.
-func (s *stage) endWatch(ctx context.Context, routes *routeLog) error {
-	lost, err := routes.stop(s.killed)
+func (s *stage) endWatch(routes *routeLog) error {
+	lost, slow, err := routes.stop(s.killed)
+	if slow != "" {
+		s.busy, s.left = slow+" was short of processor time, so that the router left it", true
+	}
 	for machine, times := range lost {
-		// A machine that is short of processor time makes its routes worse than the others'.
-		if samples, err := s.lab.SpeakerMetrics(ctx, machine); err == nil && samples["guideway_speaker_slow"] == 1 {
-			s.busy, s.left = machine+" was short of processor time, so that the router left it", true
-			continue
-		}
 		s.result.Problem("%s withdrew its routes %d times without having been killed: its speaker.log says why", machine, times)
 	}
 	return err
