@@ -15,7 +15,8 @@ mod script;
 #[cfg(test)]
 mod tests;
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -68,15 +69,20 @@ fn failed(problem: &str) -> ExitCode {
 }
 
 fn read(from: &Path) -> Result<Script, String> {
-    let mut text = String::new();
-    let read = match from.to_str() {
-        Some("-") => std::io::stdin().read_to_string(&mut text).map(drop),
-        _ => std::fs::read_to_string(from).map(|content| text = content),
+    let (name, text) = if from == Path::new("-") {
+        ("standard input".into(), read_text(io::stdin()))
+    } else {
+        (from.to_string_lossy(), File::open(from).and_then(read_text))
     };
-    let name =
-        if from == Path::new("-") { "standard input".into() } else { from.to_string_lossy() };
-    read.map_err(|error| format!("{name}: {error}"))?;
+    let text = text.map_err(|error| format!("{name}: {error}"))?;
     Script::parse(text).map_err(|problem| format!("{name} {problem}"))
+}
+
+/// No more than it takes to see that a script is too large.
+fn read_text(source: impl Read) -> io::Result<String> {
+    let mut text = String::new();
+    source.take(script::BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// What would be done, for people.

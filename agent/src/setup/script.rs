@@ -7,7 +7,7 @@ const UNDO_END: &str = "    exit 0";
 const LAST: &str = "# End.";
 
 /// Far more than a backend of 10,000 VIPs needs.
-const BYTES_MAX: usize = 16 << 20;
+pub const BYTES_MAX: usize = 16 << 20;
 
 /// A script that is whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
