@@ -523,6 +523,10 @@ func (p *diagnosis) backends() {
 		p.add(gradeWarn, "agent", "silent on %s: connections that move to or from there break; there: systemctl status guideway-agent; guideway-agent doctor; do `controllers` of agent.yaml name this machine, and does UDP port %d reach it?",
 			strings.Join(silent, ", "), config.AgentsPortDefault)
 	}
+	for _, name := range p.state.GetAgentsBehind() {
+		p.add(gradeFail, "agent", "that of %s lacks VIPs that its services have here: it drops packets to them; guideway config backend %s | ssh %s guideway-agent setup --from -",
+			name, name, name)
+	}
 }
 
 // alike gathers what has one reason, so that it is told once.

@@ -36,7 +36,7 @@ func Describe(v brain.View) *controllerv1.GetStateResponse {
 			GenerationWanted: v.Forwarder.Wanted, GenerationAccepted: v.Forwarder.Accepted, GenerationRunning: v.Forwarder.Running,
 			Refusal: v.Forwarder.Refusal, RestartRequired: v.Forwarder.RestartRequired, Warnings: v.Forwarder.Warnings,
 		},
-		NotReady: v.NotReady, SilentAgents: v.SilentAgents,
+		NotReady: v.NotReady, SilentAgents: v.SilentAgents, AgentsBehind: v.AgentsBehind,
 	}
 	for _, s := range v.Services {
 		state.Services = append(state.Services, describeService(s))

@@ -39,6 +39,8 @@ type AgentSaid struct {
 	Own map[config.AgentAddress]bool
 	// Backends whose agents' packets it takes; nil: it does not say.
 	Accepts map[config.AgentAddress]bool
+	// VIPs of the backend's services that its config lacks.
+	VIPsLacking int
 }
 
 // agentSaid is what is kept of it.
@@ -46,6 +48,7 @@ type agentSaid struct {
 	at      time.Time
 	speaks  bool // within speaksFor of the latest that serves
 	accepts map[config.AgentAddress]bool
+	lacking int // VIPs
 }
 
 // agentsState is what is known of the agents.
@@ -67,6 +70,7 @@ func (e AgentSaid) apply(s *State) {
 	if s.current == nil {
 		return
 	}
+	e.VIPsLacking = 0 // of that backend's services
 	for own := range e.Own {
 		for _, backend := range s.current.backendsAt[own] {
 			if backend != e.Backend {
@@ -79,7 +83,7 @@ func (e AgentSaid) apply(s *State) {
 // noteAgent of one of its backends.
 func (s *State) noteAgent(backend string, e AgentSaid) {
 	former := s.agents.said[backend]
-	now := agentSaid{at: s.now, speaks: e.Serves, accepts: e.Accepts}
+	now := agentSaid{at: s.now, speaks: e.Serves, accepts: e.Accepts, lacking: e.VIPsLacking}
 	s.agents.said[backend] = now
 	if until := s.now.Add(speaksFor); s.agents.again.IsZero() || until.Before(s.agents.again) {
 		s.agents.again = until
@@ -177,6 +181,17 @@ func (s *State) silentAgents() (silent []string) {
 	}
 	slices.Sort(silent)
 	return silent
+}
+
+// agentsBehind the config: they lack VIPs of their services. In order of name.
+func (s *State) agentsBehind() (behind []string) {
+	for backend, said := range s.agents.said {
+		if said.lacking > 0 && !s.isSilent(backend) && s.current.poolsOfBackend[backend] != nil {
+			behind = append(behind, backend)
+		}
+	}
+	slices.Sort(behind)
+	return behind
 }
 
 func (s *State) isSilent(backend string) bool {

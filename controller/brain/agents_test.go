@@ -61,6 +61,25 @@ func TestAnAgentSpeaksForAllBackendsAtItsAddresses(t *testing.T) {
 	w.expectMoves(128)
 }
 
+func TestAgentsThatLackVIPsAreNamedWhileTheySpeak(t *testing.T) {
+	w := servingStateless(t)
+	behind := func() string { return strings.Join(w.state.View(false).AgentsBehind, " ") }
+	w.do(AgentSaid{Backend: "web-1", VIPsLacking: 2, Own: knowing(2)})
+	w.do(AgentSaid{Backend: "gone", VIPsLacking: 1})
+	if got := behind(); got != "web-1" {
+		t.Errorf("behind are %q", got)
+	}
+	w.pass(silentAfter + time.Second)
+	if got := behind(); got != "" {
+		t.Errorf("behind are %q, which have fallen silent", got)
+	}
+	w.do(AgentSaid{Backend: "web-1", VIPsLacking: 1})
+	w.do(AgentSaid{Backend: "web-1"})
+	if got := behind(); got != "" {
+		t.Errorf("behind are %q, which were set up", got)
+	}
+}
+
 func TestABackendWhoseAgentTakesNothingOutOfTunnelsIsDead(t *testing.T) {
 	w := servingStateless(t)
 	w.speak(time.Second, AgentSaid{Backend: "web-2"})

@@ -29,6 +29,8 @@ type View struct {
 	NotReady []string
 	// Backends of stateless services and of those with a second chance.
 	SilentAgents []string
+	// Backends whose agents lack VIPs of their services.
+	AgentsBehind []string
 }
 
 // MachineView is this machine's own state.
@@ -148,7 +150,7 @@ func (s *State) View(withBackends bool) View {
 		}
 	}
 	v.Routes = s.viewRoutes()
-	v.SilentAgents = s.silentAgents()
+	v.SilentAgents, v.AgentsBehind = s.silentAgents(), s.agentsBehind()
 	if !withBackends {
 		return v
 	}

@@ -40,6 +40,7 @@ var (
 	leads       = describe("guideway_bucket_leader", "1: this machine assigns the service's buckets, of several; absent where one machine alone does.", "service")
 	acked       = describe("guideway_bucket_map_acknowledged", "1: the machine's forwarder has the bucket map that the load balancers agreed on; 0: moves wait for it. Absent where one machine alone assigns buckets, and while etcd is away.", "service", "machine")
 	silent      = describe("guideway_agents_silent", "Backends whose agents should speak to this machine and do not: connections that move break there.")
+	behind      = describe("guideway_agents_behind", "Backends whose agents' configs lack VIPs of their services: packets to these are dropped there.")
 	routeUp     = describe("guideway_route_announced", "1: announced.", "prefix")
 	peerUp      = describe("guideway_peer_up", "1: the peer's forwarder answers through the tunnel.", "peer")
 	sessionUp   = describe("guideway_bgp_session_up", "1: established.", "neighbor")
@@ -84,6 +85,7 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 	gauge(kept, bit(state.Config.GetNotKept() == ""))
 	gauge(ready, bit(len(state.NotReady) == 0))
 	gauge(silent, float64(len(state.SilentAgents)))
+	gauge(behind, float64(len(state.AgentsBehind)))
 	gauge(drained, bit(state.Machine.GetState() == "drained" || state.Machine.GetState() == "draining"))
 	if e := state.Config.GetEtcd(); e != nil {
 		gauge(etcdUp, bit(e.Away == ""))

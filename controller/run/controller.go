@@ -384,7 +384,8 @@ func (c *Controller) peerResult(result prober.PeerResult) {
 // agentState comes from the goroutines that receive.
 func (c *Controller) agentState(state agents.State) {
 	c.enqueue(brain.AgentSaid{
-		Backend: state.Agent, Counted: state.Counted, Counts: state.Counts, Serves: state.Serves, Accepts: state.Accepts, Own: state.Own,
+		Backend: state.Agent, Counted: state.Counted, Counts: state.Counts,
+		Serves: state.Serves, Accepts: state.Accepts, Own: state.Own, VIPsLacking: state.VIPsLacking,
 	})
 }
 

@@ -2,9 +2,11 @@ package scenarios_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,4 +169,30 @@ func TestDoctorFindsNothingOnHealthyBackends(t *testing.T) {
 			return nil
 		})
 	}
+	t.Run("backends that lack a VIP are named", func(t *testing.T) { lackingVIPsAreNamed(t, running) })
+}
+
+// lackingVIPsAreNamed by the load balancer's doctor, as long as its config has the VIP.
+func lackingVIPsAreNamed(t *testing.T, running *hosts.Lab) {
+	machine := running.LoadBalancers()[0]
+	edit := strings.NewReplacer("prefixes: [", "prefixes: [198.51.100.0/24, ", `vips: [{address: "203.0.113.10"`, `vips: [{address: 198.51.100.10, ports: [80], protocol: tcp}, {address: "203.0.113.10"`)
+	var before string
+	named := func() error {
+		out, err := on(t, running, machine, "doctor")
+		for _, backend := range running.Backends()[:2] { // the third is spare
+			if !strings.Contains(out, "that of "+backend+" lacks VIPs that its services have here") {
+				return fmt.Errorf("%s is not named: %v: %s", backend, err, out)
+			}
+		}
+		return nil
+	}
+	editConfig(t, running, machine, func(text string) string { before = text; return edit.Replace(text) })
+	eventually(t, 20*time.Second, "all backends are named", named)
+	editConfig(t, running, machine, func(string) string { return before })
+	eventually(t, 20*time.Second, "none is", func() error {
+		if out, _ := on(t, running, machine, "doctor"); strings.Contains(out, "lacks VIPs") {
+			return errors.New(out)
+		}
+		return nil
+	})
 }

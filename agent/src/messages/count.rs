@@ -177,6 +177,8 @@ pub struct Said {
     pub serves: bool,
     /// How long ago the connections were listed; None: they are not counted.
     pub counted: Option<Duration>,
+    /// VIPs of services here that the config lacks.
+    pub vips_lacking: u32,
     /// This agent's addresses.
     pub own: Vec<[u8; ADDRESS_BYTES]>,
     /// Other agents, whose packets are taken.
@@ -187,8 +189,12 @@ impl Said {
     /// The parts of a state that say it: at least one.
     fn parts(&self, services: u64) -> Vec<proto::StatePart> {
         let counted_ms_ago = self.counted.map(|ago| ago.as_millis() as u32);
-        let standing =
-            Some(proto::Standing { serves: self.serves, counted_ms_ago, own: self.own.concat() });
+        let standing = Some(proto::Standing {
+            serves: self.serves,
+            counted_ms_ago,
+            own: self.own.concat(),
+            vips_lacking: self.vips_lacking,
+        });
         let mut parts: Vec<proto::StatePart> = self
             .accepts
             .chunks(ADDRESSES_MAX)

@@ -122,7 +122,8 @@ fn all_counts_are_in_the_parts_and_each_part_fits() {
     let counts = Counts::from([(1, web), (2, rest)]);
     let accepts: Vec<[u8; 4]> = (0..500u32).map(u32::to_be_bytes).collect();
     let own = vec![[1; 4]];
-    let said = Said { serves: true, counted: Some(Duration::from_millis(700)), own, accepts };
+    let counted = Some(Duration::from_millis(700));
+    let said = Said { serves: true, counted, vips_lacking: 2, own, accepts };
     let bodies = counting.bodies(&said, &counts);
     assert!(bodies.len() > 1);
     let (mut read, mut accepts) = (Counts::new(), Vec::new());
@@ -130,7 +131,12 @@ fn all_counts_are_in_the_parts_and_each_part_fits() {
         assert!(body.len() <= datagram::body_bytes_max(&keys()), "{}", body.len());
         let part = proto::StatePart::decode(body.as_slice()).unwrap();
         assert_eq!(part.services, 7);
-        let standing = proto::Standing { serves: true, counted_ms_ago: Some(700), own: vec![1; 4] };
+        let standing = proto::Standing {
+            serves: true,
+            counted_ms_ago: Some(700),
+            own: vec![1; 4],
+            vips_lacking: 2,
+        };
         assert_eq!(part.standing, (at == 0).then_some(standing));
         accepts.extend_from_slice(part.accepts.as_chunks().0);
         for service in part.counts {

@@ -17,6 +17,7 @@ mod count;
 mod listing;
 mod session;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::UdpSocket;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout_at};
+use wire::IpPrefix;
 
 use crate::config::{Config, Keys};
 use crate::datagram::{self, Refused};
@@ -111,9 +113,19 @@ struct Here {
     listings: Listings,
     /// Who this agent is, and whose packets it takes.
     said: Said,
+    /// The VIPs of its config.
+    vips: Vec<IpPrefix>,
     /// When a packet was last seen to come out of a tunnel.
     seen: Mutex<Option<Instant>>,
     controllers: u32,
+}
+
+impl Here {
+    /// How many of these VIPs the config lacks.
+    fn lacking(&self, vips: &BTreeSet<IpAddr>) -> u32 {
+        vips.iter().filter(|vip| !self.vips.iter().any(|prefix| prefix.contains(**vip))).count()
+            as u32
+    }
 }
 
 /// The agent's side of all exchanges.
@@ -146,6 +158,7 @@ impl Messages {
                     accepts: config.other_agents().map(count::brief).collect(),
                     ..Said::default()
                 },
+                vips: config.vips.clone(),
                 seen: Mutex::new(None),
                 controllers: config.controllers.len() as u32,
             }),
@@ -238,6 +251,7 @@ async fn bodies(
     let Some(counting) = session.counting() else { return said.bodies(0) };
     said.serves = locked(&here.seen).is_some_and(|seen| seen.elapsed() < SEEN_FOR)
         && counting.vips().iter().all(|vip| is_ours(*vip));
+    said.vips_lacking = here.lacking(counting.vips());
     locked(exchange).services = counting.served().to_vec();
     if !session.is_count_due(Instant::now(), here.controllers) {
         return counting.uncounted(&said);

@@ -46,6 +46,8 @@ type State struct {
 	Serves bool
 	// Its own addresses: it is the agent of all backends that have one of them.
 	Own map[config.AgentAddress]bool
+	// VIPs of the backend's services that its config lacks.
+	VIPsLacking int
 	// Backends whose agents' packets it takes. nil: it does not say, being of a former
 	// version.
 	Accepts map[config.AgentAddress]bool
@@ -138,6 +140,7 @@ func (r *receiver) assemble(s *session, d *datagram, now time.Time) (answers [][
 	if ok && parts[0].GetStanding() != nil {
 		state.Serves, state.Accepts = parts[0].GetStanding().GetServes(), accepts(parts)
 		state.Own = addresses(parts[0].GetStanding().GetOwn())
+		state.VIPsLacking = int(parts[0].GetStanding().GetVipsLacking())
 	}
 	if !ok || !services.count(parts, state) {
 		r.count(ResultMalformed)

@@ -110,7 +110,10 @@ type Standing struct {
 	CountedMsAgo *uint32 `protobuf:"varint,2,opt,name=counted_ms_ago,json=countedMsAgo,proto3,oneof" json:"counted_ms_ago,omitempty"`
 	// Its own addresses, as `accepts` has those of others: one of each family is a backend
 	// of its own, and this agent is both's.
-	Own           []byte `protobuf:"bytes,3,opt,name=own,proto3" json:"own,omitempty"`
+	Own []byte `protobuf:"bytes,3,opt,name=own,proto3" json:"own,omitempty"`
+	// VIPs that are addresses, of the services, that its config lacks: packets to them are
+	// dropped there.
+	VipsLacking   uint32 `protobuf:"varint,4,opt,name=vips_lacking,json=vipsLacking,proto3" json:"vips_lacking,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -164,6 +167,13 @@ func (x *Standing) GetOwn() []byte {
 		return x.Own
 	}
 	return nil
+}
+
+func (x *Standing) GetVipsLacking() uint32 {
+	if x != nil {
+		return x.VipsLacking
+	}
+	return 0
 }
 
 // How many sockets live in the buckets of a service.
@@ -448,11 +458,12 @@ const file_guideway_agent_v1_agent_proto_rawDesc = "" +
 	"\bservices\x18\x01 \x01(\x06R\bservices\x129\n" +
 	"\x06counts\x18\x02 \x03(\v2!.guideway.agent.v1.ServiceSocketsR\x06counts\x127\n" +
 	"\bstanding\x18\x03 \x01(\v2\x1b.guideway.agent.v1.StandingR\bstanding\x12\x18\n" +
-	"\aaccepts\x18\x04 \x01(\fR\aaccepts\"r\n" +
+	"\aaccepts\x18\x04 \x01(\fR\aaccepts\"\x95\x01\n" +
 	"\bStanding\x12\x16\n" +
 	"\x06serves\x18\x01 \x01(\bR\x06serves\x12)\n" +
 	"\x0ecounted_ms_ago\x18\x02 \x01(\rH\x00R\fcountedMsAgo\x88\x01\x01\x12\x10\n" +
-	"\x03own\x18\x03 \x01(\fR\x03ownB\x11\n" +
+	"\x03own\x18\x03 \x01(\fR\x03own\x12!\n" +
+	"\fvips_lacking\x18\x04 \x01(\rR\vvipsLackingB\x11\n" +
 	"\x0f_counted_ms_ago\"|\n" +
 	"\x0eServiceSockets\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\rR\aservice\x12\x18\n" +

@@ -93,7 +93,9 @@ type GetStateResponse struct {
 	Peers   []*Peer       `protobuf:"bytes,10,rep,name=peers,proto3" json:"peers,omitempty"`
 	Speaker *SpeakerState `protobuf:"bytes,11,opt,name=speaker,proto3" json:"speaker,omitempty"`
 	// Backends whose agents should speak to this machine and do not, in order of name.
-	SilentAgents  []string `protobuf:"bytes,12,rep,name=silent_agents,json=silentAgents,proto3" json:"silent_agents,omitempty"`
+	SilentAgents []string `protobuf:"bytes,12,rep,name=silent_agents,json=silentAgents,proto3" json:"silent_agents,omitempty"`
+	// Backends whose agents' configs lack VIPs of their services, in order of name.
+	AgentsBehind  []string `protobuf:"bytes,13,rep,name=agents_behind,json=agentsBehind,proto3" json:"agents_behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -208,6 +210,13 @@ func (x *GetStateResponse) GetSpeaker() *SpeakerState {
 func (x *GetStateResponse) GetSilentAgents() []string {
 	if x != nil {
 		return x.SilentAgents
+	}
+	return nil
+}
+
+func (x *GetStateResponse) GetAgentsBehind() []string {
+	if x != nil {
+		return x.AgentsBehind
 	}
 	return nil
 }
@@ -2730,8 +2739,10 @@ type PlanConfigResponse struct {
 	// No session that is established goes on: all routes go, and clients reach other
 	// machines, until one has begun.
 	LastSessionEnds bool `protobuf:"varint,11,opt,name=last_session_ends,json=lastSessionEnds,proto3" json:"last_session_ends,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The probes that this config adds, each tried once from this machine.
+	Probes        *TriedProbes `protobuf:"bytes,12,opt,name=probes,proto3" json:"probes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanConfigResponse) Reset() {
@@ -2841,6 +2852,152 @@ func (x *PlanConfigResponse) GetLastSessionEnds() bool {
 	return false
 }
 
+func (x *PlanConfigResponse) GetProbes() *TriedProbes {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
+}
+
+type TriedProbes struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Passed uint32                 `protobuf:"varint,1,opt,name=passed,proto3" json:"passed,omitempty"`
+	Failed []*FailedProbe         `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
+	// That could not be tried: through tunnels that only the new plan brings, or for want of time.
+	Untried uint32 `protobuf:"varint,3,opt,name=untried,proto3" json:"untried,omitempty"`
+	// Why not, of the first.
+	UntriedReason string `protobuf:"bytes,4,opt,name=untried_reason,json=untriedReason,proto3" json:"untried_reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TriedProbes) Reset() {
+	*x = TriedProbes{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TriedProbes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TriedProbes) ProtoMessage() {}
+
+func (x *TriedProbes) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TriedProbes.ProtoReflect.Descriptor instead.
+func (*TriedProbes) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *TriedProbes) GetPassed() uint32 {
+	if x != nil {
+		return x.Passed
+	}
+	return 0
+}
+
+func (x *TriedProbes) GetFailed() []*FailedProbe {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
+}
+
+func (x *TriedProbes) GetUntried() uint32 {
+	if x != nil {
+		return x.Untried
+	}
+	return 0
+}
+
+func (x *TriedProbes) GetUntriedReason() string {
+	if x != nil {
+		return x.UntriedReason
+	}
+	return ""
+}
+
+type FailedProbe struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Backend     string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`
+	HealthCheck string                 `protobuf:"bytes,2,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"`
+	// direct or tunnel
+	Via           string `protobuf:"bytes,3,opt,name=via,proto3" json:"via,omitempty"`
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FailedProbe) Reset() {
+	*x = FailedProbe{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FailedProbe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FailedProbe) ProtoMessage() {}
+
+func (x *FailedProbe) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FailedProbe.ProtoReflect.Descriptor instead.
+func (*FailedProbe) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *FailedProbe) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *FailedProbe) GetHealthCheck() string {
+	if x != nil {
+		return x.HealthCheck
+	}
+	return ""
+}
+
+func (x *FailedProbe) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
+func (x *FailedProbe) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type SessionChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of the router.
@@ -2858,7 +3015,7 @@ type SessionChange struct {
 
 func (x *SessionChange) Reset() {
 	*x = SessionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2870,7 +3027,7 @@ func (x *SessionChange) String() string {
 func (*SessionChange) ProtoMessage() {}
 
 func (x *SessionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2883,7 +3040,7 @@ func (x *SessionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionChange.ProtoReflect.Descriptor instead.
 func (*SessionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SessionChange) GetAddress() string {
@@ -2935,7 +3092,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2947,7 +3104,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2960,7 +3117,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ConfigChange) GetKind() string {
@@ -3003,7 +3160,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3015,7 +3172,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3028,7 +3185,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *FieldChange) GetField() string {
@@ -3076,7 +3233,7 @@ type ServiceChange struct {
 
 func (x *ServiceChange) Reset() {
 	*x = ServiceChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3088,7 +3245,7 @@ func (x *ServiceChange) String() string {
 func (*ServiceChange) ProtoMessage() {}
 
 func (x *ServiceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3101,7 +3258,7 @@ func (x *ServiceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceChange.ProtoReflect.Descriptor instead.
 func (*ServiceChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ServiceChange) GetService() string {
@@ -3179,7 +3336,7 @@ type ShareChange struct {
 
 func (x *ShareChange) Reset() {
 	*x = ShareChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3191,7 +3348,7 @@ func (x *ShareChange) String() string {
 func (*ShareChange) ProtoMessage() {}
 
 func (x *ShareChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3204,7 +3361,7 @@ func (x *ShareChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareChange.ProtoReflect.Descriptor instead.
 func (*ShareChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ShareChange) GetBackend() string {
@@ -3241,7 +3398,7 @@ type ConnectionChange struct {
 
 func (x *ConnectionChange) Reset() {
 	*x = ConnectionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3253,7 +3410,7 @@ func (x *ConnectionChange) String() string {
 func (*ConnectionChange) ProtoMessage() {}
 
 func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3266,7 +3423,7 @@ func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionChange.ProtoReflect.Descriptor instead.
 func (*ConnectionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ConnectionChange) GetStaying() uint64 {
@@ -3310,7 +3467,7 @@ type RouteChange struct {
 
 func (x *RouteChange) Reset() {
 	*x = RouteChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3322,7 +3479,7 @@ func (x *RouteChange) String() string {
 func (*RouteChange) ProtoMessage() {}
 
 func (x *RouteChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3335,7 +3492,7 @@ func (x *RouteChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteChange.ProtoReflect.Descriptor instead.
 func (*RouteChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RouteChange) GetPrefix() string {
@@ -3379,7 +3536,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3391,7 +3548,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3404,7 +3561,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ApplyConfigRequest) GetPart() *ConfigPart {
@@ -3446,7 +3603,7 @@ type ApplyOrder struct {
 
 func (x *ApplyOrder) Reset() {
 	*x = ApplyOrder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3458,7 +3615,7 @@ func (x *ApplyOrder) String() string {
 func (*ApplyOrder) ProtoMessage() {}
 
 func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3471,7 +3628,7 @@ func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOrder.ProtoReflect.Descriptor instead.
 func (*ApplyOrder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ApplyOrder) GetGeneration() uint64 {
@@ -3528,7 +3685,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3540,7 +3697,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3553,7 +3710,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ApplyConfigResponse) GetPath() string {
@@ -3611,7 +3768,7 @@ type EndCanaryRequest struct {
 
 func (x *EndCanaryRequest) Reset() {
 	*x = EndCanaryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +3780,7 @@ func (x *EndCanaryRequest) String() string {
 func (*EndCanaryRequest) ProtoMessage() {}
 
 func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +3793,7 @@ func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCanaryRequest.ProtoReflect.Descriptor instead.
 func (*EndCanaryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *EndCanaryRequest) GetPromote() bool {
@@ -3661,7 +3818,7 @@ type GetConfigHistoryRequest struct {
 
 func (x *GetConfigHistoryRequest) Reset() {
 	*x = GetConfigHistoryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3673,7 +3830,7 @@ func (x *GetConfigHistoryRequest) String() string {
 func (*GetConfigHistoryRequest) ProtoMessage() {}
 
 func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3686,7 +3843,7 @@ func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
 }
 
 type GetConfigHistoryResponse struct {
@@ -3700,7 +3857,7 @@ type GetConfigHistoryResponse struct {
 
 func (x *GetConfigHistoryResponse) Reset() {
 	*x = GetConfigHistoryResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3712,7 +3869,7 @@ func (x *GetConfigHistoryResponse) String() string {
 func (*GetConfigHistoryResponse) ProtoMessage() {}
 
 func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3725,7 +3882,7 @@ func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
@@ -3770,7 +3927,7 @@ type ConfigRecord struct {
 
 func (x *ConfigRecord) Reset() {
 	*x = ConfigRecord{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3782,7 +3939,7 @@ func (x *ConfigRecord) String() string {
 func (*ConfigRecord) ProtoMessage() {}
 
 func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3795,7 +3952,7 @@ func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRecord.ProtoReflect.Descriptor instead.
 func (*ConfigRecord) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ConfigRecord) GetNumber() uint64 {
@@ -3885,7 +4042,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3897,7 +4054,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3910,7 +4067,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -3930,7 +4087,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3942,7 +4099,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3955,7 +4112,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetConfigResponse) GetRecord() *ConfigRecord {
@@ -3980,7 +4137,7 @@ type GetFleetRequest struct {
 
 func (x *GetFleetRequest) Reset() {
 	*x = GetFleetRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3992,7 +4149,7 @@ func (x *GetFleetRequest) String() string {
 func (*GetFleetRequest) ProtoMessage() {}
 
 func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4005,7 +4162,7 @@ func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetRequest.ProtoReflect.Descriptor instead.
 func (*GetFleetRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{51}
 }
 
 type GetFleetResponse struct {
@@ -4026,7 +4183,7 @@ type GetFleetResponse struct {
 
 func (x *GetFleetResponse) Reset() {
 	*x = GetFleetResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4038,7 +4195,7 @@ func (x *GetFleetResponse) String() string {
 func (*GetFleetResponse) ProtoMessage() {}
 
 func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4051,7 +4208,7 @@ func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetResponse.ProtoReflect.Descriptor instead.
 func (*GetFleetResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetFleetResponse) GetCluster() string {
@@ -4110,7 +4267,7 @@ type FleetMachine struct {
 
 func (x *FleetMachine) Reset() {
 	*x = FleetMachine{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4122,7 +4279,7 @@ func (x *FleetMachine) String() string {
 func (*FleetMachine) ProtoMessage() {}
 
 func (x *FleetMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4135,7 +4292,7 @@ func (x *FleetMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetMachine.ProtoReflect.Descriptor instead.
 func (*FleetMachine) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{51}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *FleetMachine) GetName() string {
@@ -4174,7 +4331,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4186,7 +4343,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4199,7 +4356,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{52}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{54}
 }
 
 type RestartResponse struct {
@@ -4217,7 +4374,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4229,7 +4386,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4242,7 +4399,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{53}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RestartResponse) GetForwarderVersionBefore() string {
@@ -4279,7 +4436,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dguideway/fleet/v1/fleet.proto\x1a%guideway/forwarder/v1/forwarder.proto\"<\n" +
 	"\x0fGetStateRequest\x12)\n" +
-	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\x87\x05\n" +
+	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xac\x05\n" +
 	"\x10GetStateResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x129\n" +
 	"\amachine\x18\x02 \x01(\v2\x1f.guideway.controller.v1.MachineR\amachine\x126\n" +
@@ -4293,7 +4450,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x05peers\x18\n" +
 	" \x03(\v2\x1c.guideway.controller.v1.PeerR\x05peers\x12>\n" +
 	"\aspeaker\x18\v \x01(\v2$.guideway.controller.v1.SpeakerStateR\aspeaker\x12#\n" +
-	"\rsilent_agents\x18\f \x03(\tR\fsilentAgents\"\xbf\x01\n" +
+	"\rsilent_agents\x18\f \x03(\tR\fsilentAgents\x12#\n" +
+	"\ragents_behind\x18\r \x03(\tR\fagentsBehind\"\xbf\x01\n" +
 	"\fSpeakerState\x12\x18\n" +
 	"\aanswers\x18\x01 \x01(\bR\aanswers\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -4510,7 +4668,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"K\n" +
 	"\x11PlanConfigRequest\x126\n" +
-	"\x04part\x18\x01 \x01(\v2\".guideway.controller.v1.ConfigPartR\x04part\"\xac\x04\n" +
+	"\x04part\x18\x01 \x01(\v2\".guideway.controller.v1.ConfigPartR\x04part\"\xe9\x04\n" +
 	"\x12PlanConfigResponse\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -4525,7 +4683,18 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x0funtracked_quota\x18\t \x01(\x04R\x0euntrackedQuota\x12A\n" +
 	"\bsessions\x18\n" +
 	" \x03(\v2%.guideway.controller.v1.SessionChangeR\bsessions\x12*\n" +
-	"\x11last_session_ends\x18\v \x01(\bR\x0flastSessionEnds\"\x85\x01\n" +
+	"\x11last_session_ends\x18\v \x01(\bR\x0flastSessionEnds\x12;\n" +
+	"\x06probes\x18\f \x01(\v2#.guideway.controller.v1.TriedProbesR\x06probes\"\xa3\x01\n" +
+	"\vTriedProbes\x12\x16\n" +
+	"\x06passed\x18\x01 \x01(\rR\x06passed\x12;\n" +
+	"\x06failed\x18\x02 \x03(\v2#.guideway.controller.v1.FailedProbeR\x06failed\x12\x18\n" +
+	"\auntried\x18\x03 \x01(\rR\auntried\x12%\n" +
+	"\x0euntried_reason\x18\x04 \x01(\tR\runtriedReason\"t\n" +
+	"\vFailedProbe\x12\x18\n" +
+	"\abackend\x18\x01 \x01(\tR\abackend\x12!\n" +
+	"\fhealth_check\x18\x02 \x01(\tR\vhealthCheck\x12\x10\n" +
+	"\x03via\x18\x03 \x01(\tR\x03via\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x85\x01\n" +
 	"\rSessionChange\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x12\x18\n" +
@@ -4669,7 +4838,7 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
@@ -4704,37 +4873,39 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*ConfigPart)(nil),                 // 30: guideway.controller.v1.ConfigPart
 	(*PlanConfigRequest)(nil),          // 31: guideway.controller.v1.PlanConfigRequest
 	(*PlanConfigResponse)(nil),         // 32: guideway.controller.v1.PlanConfigResponse
-	(*SessionChange)(nil),              // 33: guideway.controller.v1.SessionChange
-	(*ConfigChange)(nil),               // 34: guideway.controller.v1.ConfigChange
-	(*FieldChange)(nil),                // 35: guideway.controller.v1.FieldChange
-	(*ServiceChange)(nil),              // 36: guideway.controller.v1.ServiceChange
-	(*ShareChange)(nil),                // 37: guideway.controller.v1.ShareChange
-	(*ConnectionChange)(nil),           // 38: guideway.controller.v1.ConnectionChange
-	(*RouteChange)(nil),                // 39: guideway.controller.v1.RouteChange
-	(*ApplyConfigRequest)(nil),         // 40: guideway.controller.v1.ApplyConfigRequest
-	(*ApplyOrder)(nil),                 // 41: guideway.controller.v1.ApplyOrder
-	(*ApplyConfigResponse)(nil),        // 42: guideway.controller.v1.ApplyConfigResponse
-	(*EndCanaryRequest)(nil),           // 43: guideway.controller.v1.EndCanaryRequest
-	(*GetConfigHistoryRequest)(nil),    // 44: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),   // 45: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),               // 46: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),           // 47: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 48: guideway.controller.v1.GetConfigResponse
-	(*GetFleetRequest)(nil),            // 49: guideway.controller.v1.GetFleetRequest
-	(*GetFleetResponse)(nil),           // 50: guideway.controller.v1.GetFleetResponse
-	(*FleetMachine)(nil),               // 51: guideway.controller.v1.FleetMachine
-	(*RestartRequest)(nil),             // 52: guideway.controller.v1.RestartRequest
-	(*RestartResponse)(nil),            // 53: guideway.controller.v1.RestartResponse
-	(*timestamppb.Timestamp)(nil),      // 54: google.protobuf.Timestamp
-	(*v1.Canary)(nil),                  // 55: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 56: google.protobuf.Duration
-	(*v1.Machine)(nil),                 // 57: guideway.fleet.v1.Machine
-	(*v11.GetCountersRequest)(nil),     // 58: guideway.forwarder.v1.GetCountersRequest
-	(*v11.GetConnectionsRequest)(nil),  // 59: guideway.forwarder.v1.GetConnectionsRequest
-	(*v11.GetDropSamplesRequest)(nil),  // 60: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v11.GetCountersResponse)(nil),    // 61: guideway.forwarder.v1.GetCountersResponse
-	(*v11.GetConnectionsResponse)(nil), // 62: guideway.forwarder.v1.GetConnectionsResponse
-	(*v11.GetDropSamplesResponse)(nil), // 63: guideway.forwarder.v1.GetDropSamplesResponse
+	(*TriedProbes)(nil),                // 33: guideway.controller.v1.TriedProbes
+	(*FailedProbe)(nil),                // 34: guideway.controller.v1.FailedProbe
+	(*SessionChange)(nil),              // 35: guideway.controller.v1.SessionChange
+	(*ConfigChange)(nil),               // 36: guideway.controller.v1.ConfigChange
+	(*FieldChange)(nil),                // 37: guideway.controller.v1.FieldChange
+	(*ServiceChange)(nil),              // 38: guideway.controller.v1.ServiceChange
+	(*ShareChange)(nil),                // 39: guideway.controller.v1.ShareChange
+	(*ConnectionChange)(nil),           // 40: guideway.controller.v1.ConnectionChange
+	(*RouteChange)(nil),                // 41: guideway.controller.v1.RouteChange
+	(*ApplyConfigRequest)(nil),         // 42: guideway.controller.v1.ApplyConfigRequest
+	(*ApplyOrder)(nil),                 // 43: guideway.controller.v1.ApplyOrder
+	(*ApplyConfigResponse)(nil),        // 44: guideway.controller.v1.ApplyConfigResponse
+	(*EndCanaryRequest)(nil),           // 45: guideway.controller.v1.EndCanaryRequest
+	(*GetConfigHistoryRequest)(nil),    // 46: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),   // 47: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),               // 48: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),           // 49: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 50: guideway.controller.v1.GetConfigResponse
+	(*GetFleetRequest)(nil),            // 51: guideway.controller.v1.GetFleetRequest
+	(*GetFleetResponse)(nil),           // 52: guideway.controller.v1.GetFleetResponse
+	(*FleetMachine)(nil),               // 53: guideway.controller.v1.FleetMachine
+	(*RestartRequest)(nil),             // 54: guideway.controller.v1.RestartRequest
+	(*RestartResponse)(nil),            // 55: guideway.controller.v1.RestartResponse
+	(*timestamppb.Timestamp)(nil),      // 56: google.protobuf.Timestamp
+	(*v1.Canary)(nil),                  // 57: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 58: google.protobuf.Duration
+	(*v1.Machine)(nil),                 // 59: guideway.fleet.v1.Machine
+	(*v11.GetCountersRequest)(nil),     // 60: guideway.forwarder.v1.GetCountersRequest
+	(*v11.GetConnectionsRequest)(nil),  // 61: guideway.forwarder.v1.GetConnectionsRequest
+	(*v11.GetDropSamplesRequest)(nil),  // 62: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v11.GetCountersResponse)(nil),    // 63: guideway.forwarder.v1.GetCountersResponse
+	(*v11.GetConnectionsResponse)(nil), // 64: guideway.forwarder.v1.GetConnectionsResponse
+	(*v11.GetDropSamplesResponse)(nil), // 65: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	3,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
@@ -4747,94 +4918,96 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	21, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	2,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
 	4,  // 9: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	54, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	54, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	54, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	54, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	56, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	56, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	56, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	56, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
 	6,  // 14: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	54, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	55, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	54, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	56, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	57, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	56, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
 	4,  // 18: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
 	9,  // 19: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
-	56, // 20: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	58, // 20: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
 	12, // 21: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
 	13, // 22: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
 	10, // 23: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
 	11, // 24: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
-	54, // 25: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
-	54, // 26: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
-	54, // 27: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	56, // 25: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	56, // 26: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	56, // 27: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
 	14, // 28: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
 	17, // 29: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	56, // 30: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	56, // 31: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	54, // 32: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	58, // 30: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	58, // 31: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	56, // 32: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
 	18, // 33: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	56, // 34: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	54, // 35: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	54, // 36: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	54, // 37: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	54, // 38: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	54, // 39: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	56, // 40: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	56, // 41: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	58, // 34: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	56, // 35: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	56, // 36: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	56, // 37: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	56, // 38: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	56, // 39: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	58, // 40: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	58, // 41: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
 	30, // 42: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	34, // 43: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	36, // 44: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	39, // 45: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	33, // 46: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
-	35, // 47: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	37, // 48: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	38, // 49: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	38, // 50: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	30, // 51: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	41, // 52: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	46, // 53: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	54, // 54: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	46, // 55: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	30, // 56: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	51, // 57: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	54, // 58: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	55, // 59: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	57, // 60: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	0,  // 61: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	15, // 62: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	22, // 63: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	31, // 64: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	40, // 65: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	43, // 66: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	52, // 67: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	44, // 68: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	47, // 69: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	24, // 70: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	26, // 71: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	28, // 72: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	49, // 73: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	58, // 74: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	59, // 75: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	60, // 76: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 77: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	16, // 78: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	23, // 79: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	32, // 80: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	42, // 81: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	42, // 82: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	53, // 83: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	45, // 84: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	48, // 85: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	25, // 86: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	27, // 87: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	29, // 88: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	50, // 89: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	61, // 90: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	62, // 91: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	63, // 92: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	77, // [77:93] is the sub-list for method output_type
-	61, // [61:77] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	36, // 43: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	38, // 44: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	41, // 45: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	35, // 46: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
+	33, // 47: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
+	34, // 48: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
+	37, // 49: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	39, // 50: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	40, // 51: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	40, // 52: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	30, // 53: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	43, // 54: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	48, // 55: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	56, // 56: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	48, // 57: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	30, // 58: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
+	53, // 59: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	56, // 60: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	57, // 61: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	59, // 62: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	0,  // 63: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	15, // 64: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	22, // 65: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	31, // 66: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	42, // 67: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	45, // 68: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	54, // 69: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	46, // 70: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	49, // 71: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	24, // 72: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	26, // 73: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	28, // 74: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	51, // 75: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	60, // 76: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	61, // 77: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	62, // 78: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 79: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	16, // 80: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	23, // 81: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	32, // 82: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	44, // 83: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	44, // 84: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	55, // 85: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	47, // 86: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	50, // 87: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	25, // 88: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	27, // 89: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	29, // 90: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	52, // 91: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	63, // 92: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	64, // 93: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	65, // 94: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	79, // [79:95] is the sub-list for method output_type
+	63, // [63:79] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -4850,7 +5023,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   54,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
