@@ -212,6 +212,10 @@ func (f *FakeController) PlanConfig(stream grpc.ClientStreamingServer[controller
 	response.LastSessionEnds = true
 	response.Warnings = []string{"new.yaml:2: careful"}
 	response.AssumedActive = []string{"web-3"}
+	response.Probes = &controllerv1.TriedProbes{
+		Passed: 2, Untried: 1, UntriedReason: "no healthy forwarder runs a plan that has this tunnel",
+		Failed: []*controllerv1.FailedProbe{{Backend: "web-2", HealthCheck: "ok", Via: "tunnel", Reason: "answers directly, not at the VIP 203.0.113.10: connection refused"}},
+	}
 	response.UntrackedQuota = 5
 	response.RestartRequired = "other devices"
 	return stream.SendAndClose(response)

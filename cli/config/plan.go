@@ -33,7 +33,8 @@ func configPlanCommand() *cobra.Command {
 		Long: "Compares files, or directories of *.yaml, *.yml and *.json, with the configuration\n" +
 			"that runs here: services, VIPs, pools and backends; each backend's share of new\n" +
 			"connections; tracked connections that would break (their backend is gone or refuses\n" +
-			"them) or move (another backend gets them); BGP sessions that end; routes.\n" +
+			"them) or move (another backend gets them); BGP sessions that end; routes; which of\n" +
+			"the probes that it adds fail, by trying each once.\n" +
 			"Exit status: 0 if nothing would change, 2 if something would, 1 on error.",
 		Example: "  guideway config plan new.yaml",
 		Args:    configFiles,
@@ -135,7 +136,7 @@ func printPlan(w io.Writer, format string, r *controllerv1.PlanConfigResponse) e
 	}
 	fmt.Fprintf(w, "changes to what runs (generation %d):\n", r.Generation)
 	var err error
-	for _, table := range []output.Listing{changesTable(shownChangesOf(r.Changes)), servicesTable(r), sharesTable(r), sessionsTable(r), routesTable(r)} {
+	for _, table := range []output.Listing{changesTable(shownChangesOf(r.Changes)), servicesTable(r), sharesTable(r), sessionsTable(r), routesTable(r), failuresTable(r)} {
 		if len(table.Rows) > 0 {
 			fmt.Fprintln(w)
 			err = errors.Join(err, table.PrintTable(w, false))
@@ -210,6 +211,14 @@ func sessionsTable(r *controllerv1.PlanConfigResponse) output.Listing {
 	return table
 }
 
+func failuresTable(r *controllerv1.PlanConfigResponse) output.Listing {
+	table := output.Listing{Header: []string{"BACKEND", "NEW PROBE", "VIA", "FAILS NOW"}, Wrapped: true}
+	for _, failed := range r.Probes.GetFailed() {
+		table.Rows = append(table.Rows, []string{failed.Backend, failed.HealthCheck, failed.Via, failed.Reason})
+	}
+	return table
+}
+
 func routesTable(r *controllerv1.PlanConfigResponse) output.Listing {
 	table := output.Listing{Header: []string{"ROUTE", "CHANGE", "REASON"}, Wrapped: true}
 	for _, route := range r.Routes {
@@ -239,6 +248,12 @@ func planNotes(r *controllerv1.PlanConfigResponse) (notes []string) {
 	}
 	if len(r.AssumedActive) > 0 {
 		note("not yet probed, and taken for active: %s", strings.Join(r.AssumedActive, ", "))
+	}
+	if tried := r.Probes; tried.GetPassed()+tried.GetUntried() > 0 || len(tried.GetFailed()) > 0 {
+		note("new probes, tried once from this machine: %d passed, %d failed, %d could not be tried", tried.Passed, len(tried.Failed), tried.Untried)
+		if tried.Untried > 0 {
+			note("probes that could not be tried: %s", tried.UntriedReason)
+		}
 	}
 	if r.LastSessionEnds {
 		note("every BGP session of this machine ends: its routes go, and its connections come to other machines, or break where there is none")
@@ -271,6 +286,7 @@ type shownPlan struct {
 	LastSessionEnds bool                 `json:"last_bgp_session_ends"`
 	RestartRequired string               `json:"restart_required,omitempty"`
 	AssumedActive   []string             `json:"assumed_active"`
+	NewProbes       shownProbes          `json:"new_probes"`
 	Untracked       shownUntracked       `json:"untracked_since_start"`
 	Warnings        []string             `json:"warnings"`
 }
@@ -328,6 +344,20 @@ type shownSessionEnd struct {
 	Routes  uint32 `json:"routes"`
 }
 
+type shownProbes struct {
+	Passed        uint32             `json:"passed"`
+	Failed        []shownFailedProbe `json:"failed"`
+	Untried       uint32             `json:"untried"`
+	UntriedReason string             `json:"untried_reason,omitempty"`
+}
+
+type shownFailedProbe struct {
+	Backend     string `json:"backend"`
+	HealthCheck string `json:"health_check"`
+	Via         string `json:"via"`
+	Reason      string `json:"reason"`
+}
+
 type shownUntracked struct {
 	TableFull uint64 `json:"table_full"`
 	Quota     uint64 `json:"quota"`
@@ -340,6 +370,10 @@ func shownPlanOf(r *controllerv1.PlanConfigResponse) shownPlan {
 		Untracked: shownUntracked{r.UntrackedTableFull, r.UntrackedQuota},
 		Changes:   shownChangesOf(r.Changes), Services: []shownServiceChange{}, Routes: []shownRouteChange{},
 		Sessions: []shownSessionEnd{}, LastSessionEnds: r.LastSessionEnds,
+	}
+	shown.NewProbes = shownProbes{Passed: r.Probes.GetPassed(), Failed: []shownFailedProbe{}, Untried: r.Probes.GetUntried(), UntriedReason: r.Probes.GetUntriedReason()}
+	for _, f := range r.Probes.GetFailed() {
+		shown.NewProbes.Failed = append(shown.NewProbes.Failed, shownFailedProbe{f.Backend, f.HealthCheck, f.Via, f.Reason})
 	}
 	for _, s := range r.Sessions {
 		shown.Sessions = append(shown.Sessions, shownSessionEnd{s.Address, s.Asn, s.Removed, s.Reason, s.Routes})

@@ -39,6 +39,9 @@ func TestConfigPlanShowsWhatWouldChange(t *testing.T) {
 		"note: every BGP session of this machine ends",
 		"note: the forwarder refuses this until it is restarted: other devices",
 		"note: not yet probed, and taken for active: web-3",
+		"web-2 ok tunnel answers directly, not at the VIP 203.0.113.10: connection refused",
+		"note: new probes, tried once from this machine: 2 passed, 1 failed, 1 could not be tried",
+		"note: probes that could not be tried: no healthy forwarder runs a plan that has this tunnel",
 		"note: web: of connections that open or close, 4 would break, 0 move, 0 are not known",
 		"note: web holds its connections_quota:", "note: 5 new flows since the forwarder started are not tracked",
 	} {

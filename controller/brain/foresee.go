@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -31,6 +32,8 @@ type Foresight struct {
 	RoutesHeard int
 	// Backends that no probe has judged yet: they count as active in Plan.
 	AssumedActive []string
+	// What would be probed that is not probed now.
+	NewProbes []compile.Target
 	// Why backends would get no buckets of living ones, a sentence each.
 	Unknown []string
 }
@@ -136,7 +139,12 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 	before := state.announcedRoutes(running == nil || running.BGP == nil && c.BGP != nil)
 	foreseen := &Foresight{RoutesHeard: len(before)}
 	foreseen.endSessions(state, c)
+	var probed []compile.Target
+	if state.current != nil {
+		probed = state.current.targets
+	}
 	ConfigLoaded{Config: c}.apply(state)
+	foreseen.NewProbes = targetsBeyond(probed, state.current.targets)
 	foreseen.AssumedActive = state.assumeActive()
 	state.flush()
 	foreseen.Plan = state.forwarder.wanted
@@ -169,6 +177,20 @@ func (s *State) assumeActive() []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(assumed))
+}
+
+// targetsBeyond those that there were.
+func targetsBeyond(before, targets []compile.Target) (added []compile.Target) {
+	known := make(map[string]bool, len(before))
+	for i := range before {
+		known[before[i].Key()] = true
+	}
+	for i := range targets {
+		if !known[targets[i].Key()] {
+			added = append(added, targets[i])
+		}
+	}
+	return added
 }
 
 // assumeAccepted has the forwarder take the plan and find its next hops.

@@ -189,3 +189,12 @@ func TestSessionsThatEndAreForeseenWithTheirRoutes(t *testing.T) {
 		})
 	}
 }
+
+func TestProbesAreNewIfTheirCheckOrBackendIs(t *testing.T) {
+	w := servingWeb(t)
+	for to, want := range map[string]int{oneService: 0, strings.Replace(oneService, "port: 80", "port: 81", 1): 2} {
+		if got := w.state.Snapshot().Foresee(parse(t, to)).NewProbes; len(got) != want {
+			t.Errorf("%d new probes, want %d: %v", len(got), want, got)
+		}
+	}
+}

@@ -6,6 +6,7 @@ package run
 // is made in the goroutine of the request.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,10 +19,14 @@ import (
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
+
+// How long new probes are tried: 256 at once, each for its timeout.
+const tryTimeout = 15 * time.Second
 
 // How long the forwarder may take to compare: building the tables of a large
 // plan takes seconds on a slow machine, and so does reading all connections.
@@ -53,7 +58,12 @@ func (c *Controller) PlanConfig(ctx context.Context, files []config.Source) (*co
 	if err != nil {
 		return nil, err
 	}
+	probes, err := c.tryProbes(ctx, foreseen.NewProbes)
+	if err != nil {
+		return nil, err
+	}
 	response := &controllerv1.PlanConfigResponse{
+		Probes:     probes,
 		Generation: compared.Generation, RestartRequired: compared.RestartRequired,
 		Changes: describeChanges(config.Compare(running, parsed)), AssumedActive: foreseen.AssumedActive,
 		UntrackedTableFull: compared.UntrackedTableFull, UntrackedQuota: compared.UntrackedQuota,
@@ -84,6 +94,47 @@ func describeAnnouncements(response *controllerv1.PlanConfigResponse, foreseen *
 	for _, r := range foreseen.Routes {
 		response.Routes = append(response.Routes, &controllerv1.RouteChange{Prefix: r.Prefix.String(), Announced: r.Announced, Reason: r.Reason, Services: r.Services})
 	}
+}
+
+// tryProbes that a config adds, once: a check that no backend passes, or a firewall that lets
+// none through, is seen before anything depends on it.
+func (c *Controller) tryProbes(ctx context.Context, targets []compile.Target) (*controllerv1.TriedProbes, error) {
+	probes := make([]compile.Probe, len(targets))
+	for i := range targets {
+		probes[i] = targets[i].Probe
+	}
+	trying, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	results := c.prober.Once(trying, probes)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	tried := &controllerv1.TriedProbes{}
+	for i, result := range results {
+		switch {
+		case result.OK:
+			tried.Passed++
+		case result.Unsent:
+			tried.Untried++
+			tried.UntriedReason = cmp.Or(tried.UntriedReason, result.Reason)
+		default:
+			tried.Failed = append(tried.Failed, describeFailure(&targets[i], result.Reason)...)
+		}
+	}
+	return tried, nil
+}
+
+// describeFailure for each backend that it concerns.
+func describeFailure(t *compile.Target, reason string) []*controllerv1.FailedProbe {
+	var failed []*controllerv1.FailedProbe
+	told := map[string]bool{}
+	for _, at := range t.For {
+		if !told[at.Backend] {
+			told[at.Backend] = true
+			failed = append(failed, &controllerv1.FailedProbe{Backend: at.Backend, HealthCheck: t.HealthCheck.Name, Via: string(t.Via()), Reason: reason})
+		}
+	}
+	return failed
 }
 
 func (c *Controller) comparePlan(ctx context.Context, foreseen *brain.Foresight) (*forwarderv1.ComparePlanResponse, error) {

@@ -60,6 +60,9 @@ func TestAConfigsChangesAreToldAndNothingChanges(t *testing.T) {
 	if len(response.AssumedActive) != 1 || response.AssumedActive[0] != "web-2" {
 		t.Errorf("assumed active: %v", response.AssumedActive)
 	}
+	if failed := response.Probes.Failed; len(failed) != 1 || failed[0].Backend != "web-2" || failed[0].HealthCheck != "ok" || failed[0].Via != "direct" || failed[0].Reason == "" || response.Probes.Passed != 0 {
+		t.Errorf("probes tried: %v", response.Probes)
+	}
 	if len(h.peer.offered.Services[0].Vips) != 2 {
 		t.Errorf("the forwarder compared %v", h.peer.offered)
 	}

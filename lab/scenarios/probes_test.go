@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -41,6 +44,7 @@ func TestProbesThroughTunnels(t *testing.T) {
 			t.Run("a forwarder's end is no backend's", func(t *testing.T) { forwarderEnds(t, running) })
 		})
 	}
+	t.Run("a plan says which new probes fail", func(t *testing.T) { planTriesProbes(t, running) })
 	t.Run("a firewall here is found", func(t *testing.T) { firewallIsFound(t, running) })
 	// Without a tunnel's end the kernel gets GUE over IPv6, whose UDP checksum is
 	// zero (RFC 6935), and counts it as wrong: no check of checksums here.
@@ -54,6 +58,27 @@ func TestProbesThroughTunnels(t *testing.T) {
 		}
 	}
 	checkAccounted(t, running)
+}
+
+// planTriesProbes: of a check that no backend passes, through the tunnels that there are, and of
+// a backend whose tunnel comes with the plan.
+func planTriesProbes(t *testing.T, running *hosts.Lab) {
+	content, err := os.ReadFile(filepath.Join(running.Options().RunDir, "lb-1", "config.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := strings.ReplaceAll(string(content), "http: {port: 80", "http: {port: 81")
+	changed = strings.Replace(changed, "- {name: be-1, address:", "- {name: be-9, address: \"10.30.9.1\"}\n  - {name: be-1, address:", 1)
+	file := filepath.Join(t.TempDir(), "new.yaml")
+	if err := os.WriteFile(file, []byte(changed), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := on(t, running, "lb-1", "config", "plan", file)
+	for _, want := range []string{`be-1 .*tunnel +.*refused`, `be-2 .*tunnel +.*refused`, `[1-9]\d* could not be tried`} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("no %q in: %v\n%s", want, err, out)
+		}
+	}
 }
 
 type shownBackend struct {

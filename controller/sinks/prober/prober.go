@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/guideway/guideway/controller/check"
 	"github.com/guideway/guideway/controller/compile"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -46,6 +48,11 @@ const (
 	jitter = 0.1
 	// The first probes of a new set are spread over this time.
 	startSpread = 100 * time.Millisecond
+	// Probes beside the schedules, at once, and how often one that could not be sent is
+	// tried again.
+	onceMax   = 256
+	onceTries = 5
+	oncePause = 50 * time.Millisecond
 )
 
 // Prober runs the schedules.
@@ -170,6 +177,37 @@ func (p *Prober) once(ctx context.Context, t compile.Probe, due time.Time) {
 	case p.results <- result:
 	case <-ctx.Done():
 	}
+}
+
+// Once tries each of these probes, onceMax at a time, until ctx ends; results are in their order.
+func (p *Prober) Once(ctx context.Context, probes []compile.Probe) []Result {
+	results := make([]Result, len(probes))
+	var group errgroup.Group
+	group.SetLimit(onceMax)
+	for i, probe := range probes {
+		group.Go(func() error {
+			results[i] = p.tryOnce(ctx, probe)
+			return nil
+		})
+	}
+	_ = group.Wait() // none fails
+	return results
+}
+
+// tryOnce. Where a scheduled probe of the same VIP and backend, which has the same source
+// port, is under way, this one waits.
+func (p *Prober) tryOnce(ctx context.Context, probe compile.Probe) Result {
+	result := Result{Probe: probe, Unsent: true, Reason: "there was no time for it"}
+	for try := 0; try < onceTries && result.Unsent; try++ {
+		tried := p.attempt(ctx, probe)
+		if ctx.Err() != nil {
+			break // its failure may be our own doing
+		}
+		if result = tried; result.Unsent {
+			time.Sleep(oncePause)
+		}
+	}
+	return result
 }
 
 func (p *Prober) attempt(ctx context.Context, t compile.Probe) Result {

@@ -52,6 +52,29 @@ func (r *recorder) of(t compile.Probe) []time.Time {
 	return r.times[t]
 }
 
+func TestOnceSaysOfEachProbeWhatBecameOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alive, silent := target("10.1.0.11"), target("10.1.0.12")
+		p := newProber(func(ctx context.Context, probe compile.Probe) (check.Answer, error) {
+			if probe == silent {
+				return hang(ctx, probe)
+			}
+			return check.Answer{Text: "ok"}, nil
+		}, 1)
+		probes := []compile.Probe{alive, tunnelled, silent}
+		results := p.Once(t.Context(), probes)
+		if !results[0].OK || !results[1].Unsent || results[2].OK || results[2].Unsent || results[2].Reason == "" {
+			t.Errorf("%+v", results)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		results = p.Once(ctx, probes)
+		if !results[0].OK || !results[2].Unsent || results[2].Reason != "there was no time for it" {
+			t.Errorf("in a short time: %+v", results)
+		}
+	})
+}
+
 func hang(ctx context.Context, _ compile.Probe) (check.Answer, error) {
 	<-ctx.Done()
 	return check.Answer{}, ctx.Err()
