@@ -52,7 +52,7 @@ static __always_inline long strip(frame_md *ctx, const struct tunnel *t)
 	if (load(ctx, HOOK, 0, &ethernet, sizeof(ethernet)))
 		return -1;
 	ethernet.h_proto = bpf_htons(t->inner_type);
-	return replace_begin(ctx, HOOK, inner_at(t), &ethernet, sizeof(ethernet));
+	return replace_begin(ctx, HOOK, inner_at(t), &ethernet, 0);
 }
 
 /* From the outer header to the one inside. NONE, if the packet inside may leave the tunnel. */

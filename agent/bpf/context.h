@@ -65,6 +65,17 @@ static __always_inline void reach(void *ctx, enum hook hook, __u32 bytes)
 		bpf_skb_pull_data(skb, skb->len < bytes ? skb->len : bytes);
 }
 
+/* A length that has been checked, for a helper of the kernel's: the verifier learns that it is
+ * from 1 to room, a power of two, which is the size of what the helper reads or writes. From
+ * the checks it may learn nothing: clang may compare another register than the one that is
+ * used, and Linux 6.1 learns nothing from a comparison with zero. */
+static __always_inline __u32 within(__u32 length, __u32 room)
+{
+	length -= 1;
+	barrier_var(length);
+	return (length & (room - 1)) + 1;
+}
+
 /* 0, if all of it is in the frame. */
 static __always_inline long load(void *ctx, enum hook hook, __u32 at, void *to, __u32 bytes)
 {
@@ -106,32 +117,31 @@ static __always_inline long change_tcp_check(void *ctx, enum hook hook, __u32 ch
 			     bpf_l4_csum_replace(ctx, check_at, 0, change, 0);
 }
 
-/* Makes room for headers in the place of the frame's first bytes; 0: it is done. The kernel
- * takes what comes then for a packet of this Ethernet type. */
-static __always_inline long change_room(struct __sk_buff *skb, __u32 replaced, __u32 bytes,
+/* Makes room for Ethernet's header and what is behind it, in the place of the frame's first
+ * bytes; 0: it is done. The kernel takes what comes then for a packet of this Ethernet type. */
+static __always_inline long change_room(struct __sk_buff *skb, __u32 replaced, __u32 behind,
 					__u32 type)
 {
 	__u64 now = type == ETH_P_IP ? NOW_IPV4 : NOW_IPV6;
 
-	return (bytes > ETH_HLEN && bpf_skb_adjust_room(skb, bytes - ETH_HLEN, BPF_ADJ_ROOM_MAC,
-							OFFLOADS_KEPT)) ||
+	return (behind &&
+		bpf_skb_adjust_room(skb, behind, BPF_ADJ_ROOM_MAC, OFFLOADS_KEPT)) ||
 	       bpf_skb_adjust_room(skb, ETH_HLEN - (int)replaced, BPF_ADJ_ROOM_MAC,
 				   OFFLOADS_KEPT | now);
 }
 
-/* Writes these headers, of which Ethernet's is the first, in the place of the frame's first
- * `replaced` bytes; 0: it is done. */
+/* Writes these headers, Ethernet's and so many bytes behind it, in the place of the frame's
+ * first `replaced` bytes; 0: it is done. */
 static __always_inline long replace_begin(void *ctx, enum hook hook, __u32 replaced,
-					  struct ethhdr *headers, __u32 bytes)
+					  struct ethhdr *headers, __u32 behind)
 {
 	if (hook == XDP)
-		return bpf_xdp_adjust_head(ctx, (int)replaced - (int)bytes) ||
-		       store(ctx, hook, 0, headers, bytes);
+		return bpf_xdp_adjust_head(ctx, (int)replaced - ETH_HLEN - (int)behind) ||
+		       store(ctx, hook, 0, headers, ETH_HLEN + behind);
 	/* Devices do not sum what is of Ethernet. */
-	return change_room(ctx, replaced, bytes, bpf_ntohs(headers->h_proto)) ||
+	return change_room(ctx, replaced, behind, bpf_ntohs(headers->h_proto)) ||
 	       store(ctx, hook, 0, headers, ETH_HLEN) ||
-	       (bytes > ETH_HLEN &&
-		store_unsummed(ctx, hook, ETH_HLEN, headers + 1, bytes - ETH_HLEN));
+	       (behind && store_unsummed(ctx, hook, ETH_HLEN, headers + 1, behind));
 }
 
 /* What the kernel is to do with the frame. Other programs at TC go on with what is passed. */

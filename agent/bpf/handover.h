@@ -96,7 +96,7 @@ __noinline int hand_over_inner(frame_md *ctx, struct segment *s, __u32 end, __u3
 	write_outer(handover->front, &t, agent, bytes);
 	write_last_geneve(handover->front + outer_bytes, s->ip.type);
 	return replace_begin(ctx, HOOK, packet_at, (void *)handover->front,
-			     outer_bytes + COPIED_BYTES_MIN) ?
+			     outer_bytes - sizeof(struct ethhdr) + COPIED_BYTES_MIN) ?
 		       NO_ROOM :
 		       NONE;
 }

@@ -191,10 +191,7 @@ static __always_inline __u32 submit_syn(frame_md *ctx, const struct segment *s,
 	__u32 bytes = frame_bytes(ctx, HOOK) - s->ip.header_at;
 	struct handed_syn *syn;
 
-	if (bytes > SYN_BYTES_MAX)
-		return SYN_STRIPPED_ROOM;
-	barrier_var(bytes);
-	if (bytes < sizeof(struct iphdr))
+	if (bytes > SYN_BYTES_MAX || bytes < sizeof(struct iphdr))
 		return SYN_STRIPPED_ROOM;
 	syn = bpf_ringbuf_reserve(&syns, sizeof(*syn), 0);
 	if (!syn)
@@ -202,7 +199,7 @@ static __always_inline __u32 submit_syn(frame_md *ctx, const struct segment *s,
 	syn->bytes = bytes;
 	syn->zero = 0;
 	if (load(ctx, HOOK, option_at + MULTIPATH_KEY_AT, &syn->key, sizeof(syn->key)) ||
-	    load(ctx, HOOK, s->ip.header_at, syn->packet, bytes)) {
+	    load(ctx, HOOK, s->ip.header_at, syn->packet, within(bytes, SYN_BYTES_MAX))) {
 		bpf_ringbuf_discard(syn, 0);
 		return SYN_STRIPPED_ROOM;
 	}

@@ -22,15 +22,17 @@
 /* Of Geneve: its header and the options up to the address. */
 #define COPIED_BYTES_MIN (GENEVE_HEADER_BYTES + sizeof(struct route_option))
 #define COPIED_BYTES_MAX (GENEVE_HEADER_BYTES + OPTIONS_BYTES_MAX)
+#define COPIED_BYTES_ROOM 512 /* next power of two */
 #define OUTER_BYTES_MIN (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr))
 #define OUTER_BYTES_MAX (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr))
 
 /* Of the addresses behind the first one. */
 #define FURTHER_BYTES_MAX (2 * sizeof(struct in6_addr))
+#define FURTHER_BYTES_ROOM (2 * FURTHER_BYTES_MAX) /* powers of two */
 
 /* The begin of a frame while it is made, for each processor. */
 struct front {
-	__u8 bytes[OUTER_BYTES_MAX + COPIED_BYTES_MAX + FURTHER_BYTES_MAX +
+	__u8 bytes[OUTER_BYTES_MAX + COPIED_BYTES_ROOM + FURTHER_BYTES_ROOM +
 		   sizeof(struct in6_addr)];
 };
 
@@ -154,15 +156,14 @@ static __always_inline int write_addresses(frame_md *ctx, __u8 *to, const struct
 {
 	__u32 at = t->options.route.at + sizeof(struct route_option) + address_bytes(t->options.route.flags);
 
-	if (further > FURTHER_BYTES_MAX) /* apart, as in write_geneve */
+	if (further > FURTHER_BYTES_MAX ||
+	    (further && load(ctx, HOOK, at, to, within(further, FURTHER_BYTES_MAX))))
 		return -1;
-	barrier_var(further);
-	if (further && load(ctx, HOOK, at, to, further))
-		return -1;
+	to += within(further + 1, FURTHER_BYTES_ROOM) - 1; /* it may be 0 */
 	if (t->options.route.flags & ROUTE_IS_V6)
-		__builtin_memcpy(to + further, &agent->source, sizeof(agent->source));
+		__builtin_memcpy(to, &agent->source, sizeof(agent->source));
 	else
-		__builtin_memcpy(to + further, &agent->source.in6_u.u6_addr32[3], sizeof(__be32));
+		__builtin_memcpy(to, &agent->source.in6_u.u6_addr32[3], sizeof(__be32));
 	return 0;
 }
 
@@ -175,13 +176,10 @@ static __always_inline int write_geneve(frame_md *ctx, __u8 *to, const struct tu
 	struct route_option *route;
 	__u32 at = t->options.route.at - t->geneve_at;
 
-	/* Apart, as newer clangs compare a difference for both at once, of which
-	 * the verifier learns nothing about the length. */
-	if (copied > COPIED_BYTES_MAX)
+	if (copied > COPIED_BYTES_MAX || copied < COPIED_BYTES_MIN ||
+	    at > COPIED_BYTES_MAX - sizeof(*route))
 		return -1;
-	barrier_var(copied);
-	if (copied < COPIED_BYTES_MIN || at > COPIED_BYTES_MAX - sizeof(*route))
-		return -1;
+	copied = within(copied, COPIED_BYTES_ROOM);
 	if (load(ctx, HOOK, t->geneve_at, to, copied))
 		return -1;
 	route = (void *)to + at;
@@ -200,12 +198,10 @@ static __always_inline int write_geneve(frame_md *ctx, __u8 *to, const struct tu
 static __always_inline int replace_front(frame_md *ctx, __u8 *front, __u32 front_bytes,
 					 __u32 kept_at)
 {
-	if (front_bytes > sizeof(struct front)) /* apart, as in write_geneve */
+	if (front_bytes > COPIED_BYTES_ROOM || front_bytes < OUTER_BYTES_MIN)
 		return -1;
-	barrier_var(front_bytes);
-	if (front_bytes < OUTER_BYTES_MIN)
-		return -1;
-	return replace_begin(ctx, HOOK, kept_at, (void *)front, front_bytes);
+	return replace_begin(ctx, HOOK, kept_at, (void *)front,
+			     within(front_bytes - sizeof(struct ethhdr), COPIED_BYTES_ROOM));
 }
 
 static __always_inline struct lengths lengths_of(const struct tunnel *t)

@@ -40,14 +40,10 @@ struct {
 	__type(value, struct tcp_options);
 } tcp_options SEC(".maps");
 
-/* Their length, of which the verifier learns that it is less than the room; clang knows so
- * already, and would compare nothing. */
+/* Their length, which is at least 1. */
 static __always_inline __u32 length_of(const struct tcp_options *options)
 {
-	__u32 length = options->length;
-
-	barrier_var(length);
-	return length & 63;
+	return within(options->length, 64);
 }
 
 /* The bytes of both half words, each pair swapped. */
@@ -67,9 +63,7 @@ static __always_inline struct tcp_options *load_options(void *ctx, enum hook hoo
 		return 0;
 	__builtin_memset(options, 0, sizeof(*options));
 	options->length = length;
-	length = length_of(options);
-	if (!length ||
-	    load(ctx, hook, s->tcp_at + sizeof(struct tcphdr), options->bytes, length))
+	if (load(ctx, hook, s->tcp_at + sizeof(struct tcphdr), options->bytes, length_of(options)))
 		return 0;
 	__builtin_memcpy(options->before, options->bytes, sizeof(options->before));
 	return options;
@@ -145,10 +139,8 @@ static __always_inline int store_options(void *ctx, enum hook hook, const struct
 {
 	__s64 change = bpf_csum_diff((__be32 *)options->before, TCP_OPTIONS_BYTES_MAX,
 				     (__be32 *)options->bytes, TCP_OPTIONS_BYTES_MAX, 0);
-	__u32 length = length_of(options);
 
-	if (!length ||
-	    store(ctx, hook, s->tcp_at + sizeof(struct tcphdr), options->bytes, length))
+	if (store(ctx, hook, s->tcp_at + sizeof(struct tcphdr), options->bytes, length_of(options)))
 		return -1;
 	return change_tcp_check(ctx, hook, s->tcp_at + offsetof(struct tcphdr, check), change);
 }
