@@ -121,6 +121,10 @@ fresh: ## Try README's commands on a bare Debian 13 (root, network) [FRESH="demo
 units: deps-build build ## The systemd units under a real systemd, in a container (root)
 	tools/units.sh
 
+.PHONY: vms
+vms: deps-build ## The eBPF programs and sockets under Debian's kernels, in emulated machines (root, network) [SUITES="bookworm trixie sid"]
+	tools/vms.sh $(SUITES)
+
 .PHONY: packages-test
 packages-test: deps-build deps-lab ## Install, upgrade under load, remove and purge the packages on a bare Debian 12 and 13 (root, network)
 	tools/packages-test.sh

@@ -26,13 +26,14 @@
 #   fresh_demo    make demo on a bare Debian 13           |
 #   fresh_test    make test there                         |
 #   packages      what make packages makes, as it is used |
+#   vms           other kernels, emulated (make vms)      |
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/stages.sh
 
 readonly MINUTES_MAX=40
 readonly CORE=(release labs labs_frr race compilers changes units deny upgrade)
-readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test packages)
+readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test packages vms)
 
 stage_release() { make build; }
 
@@ -96,6 +97,8 @@ stage_fresh_demo() { make fresh FRESH=demo; }
 stage_fresh_test() { make fresh FRESH=test; }
 
 stage_packages() { make packages-test; }
+
+stage_vms() { make vms; }
 
 main() {
     if [[ ${1-} == --stage ]]; then

@@ -1,0 +1,225 @@
+#!/usr/bin/env bash
+# Tries what meets the kernel in those of Debian's releases: in virtual machines, emulated (QEMU's
+# TCG), so for what works and what is refused, never for speed. Root, network for packages.
+#
+#   tools/vms.sh [suite ...]        bookworm (6.1), trixie (6.12), sid (7.2 or newer)
+#
+#   this machine's root ──9p, read only──► overlay in memory ──► the tests of this checkout, as root
+#   .cache/vms/SUITE: vmlinuz, modules ──► booted by an initrd of busybox
+#
+# Each test has a log, which is printed if it fails. It ends with a table: how long the boot took,
+# the instructions that the verifier went through, each test with its seconds. Nothing is left but
+# the kernels in .cache/vms.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+readonly NAME=vms
+. tools/container.sh
+. tools/stages.sh
+
+readonly KERNELS=$PWD/.cache/vms
+# In all: a boot takes some 10 s, the tests 10 minutes.
+readonly MACHINE_SECONDS=2400 TEST_SECONDS=900
+readonly BOOT_MODULES=(virtio_pci 9pnet_virtio 9p overlay)
+
+main() {
+    [[ ${1-} != --inside ]] || inside_machine "$2"
+    [[ $(id -u) == 0 ]] || die "needs root: the machine's disk is this one's root"
+    local suites=("$@") suite failed=0
+    ((${#suites[@]})) || suites=(bookworm trixie sid)
+    need qemu-system-x86_64 qemu-system-x86
+    need busybox busybox-static
+    need cpio cpio
+    need depmod kmod
+    need jq jq
+    folder=$(mktemp -d "${TMPDIR:-/tmp}/guideway-vms.XXXXXX")
+    trap clean_up EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM HUP
+    build_tests
+    for suite in "${suites[@]}"; do
+        fetch_kernel "$suite"
+        run_machine "$suite" || failed=1
+    done
+    table
+    exit $failed
+}
+
+clean_up() {
+    [[ -z ${machine-} ]] || kill -TERM "$machine" 2>/dev/null || true
+    rm -rf "$folder"
+}
+
+# The programs of tests are run in the machine as they are built here.
+build_tests() {
+    BPF_COMPILERS=$(tools/bpf-compilers.sh)
+    cargo test --no-run --message-format=json -p guideway-agent -p nic 2>"$folder/build.log" |
+        jq -r 'select(.profile.test and .executable) | "\(.manifest_path | split("/")[-2])-\(.target.kind[0]) \(.executable)"' \
+            >"$folder/programs" || {
+        cat "$folder/build.log" >&2
+        die "the tests do not build"
+    }
+    printf '%s\n' "$BPF_COMPILERS" >"$folder/compilers"
+}
+
+# fetch_kernel SUITE: the newest of the suite, checked by apt's keys.
+fetch_kernel() {
+    local apt=$folder/apt-$1 names
+    mkdir -p "$apt"/{lists,cache,etc} "$KERNELS"
+    echo "deb http://deb.debian.org/debian $1 main" >"$apt/etc/sources.list"
+    local options=(-o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o "Dir::Etc::SourceList=$apt/etc/sources.list"
+        -o Dir::Etc::SourceParts=/dev/null -o Dir::Etc::PreferencesParts=/dev/null -o APT::Default-Release= -o APT::Sandbox::User=root)
+    apt-get "${options[@]}" -q update >"$apt/log" 2>&1 || { cat "$apt/log" >&2; die "cannot read what $1 has"; }
+    release=$(apt-cache "${options[@]}" depends linux-image-amd64 | sed -n 's/^ *Depends: linux-image-\([0-9].*-amd64\)$/\1/p' | head -n 1)
+    [[ -n $release ]] || die "$1 has no linux-image-amd64"
+    [[ ! -e $KERNELS/$1/$release ]] || return 0
+    # From 7.2 on the image, its modules and their list are packages of their own.
+    mapfile -t names < <(apt-cache "${options[@]}" --names-only search "^linux-(image|binary|modules|base)-${release//+/\\+}\$" | cut -d' ' -f1)
+    rm -rf "${KERNELS:?}/$1"
+    mkdir -p "$apt/packages" "$KERNELS/$1"
+    (cd "$apt/packages" && apt-get "${options[@]}" -q download "${names[@]}") >"$apt/log" 2>&1 ||
+        { cat "$apt/log" >&2; die "cannot get ${names[*]} of $1"; }
+    for package in "$apt/packages"/*.deb; do
+        dpkg-deb -x "$package" "$KERNELS/$1/root"
+    done
+    # In older ones /lib is a folder.
+    [[ -d $KERNELS/$1/root/lib ]] || ln -s usr/lib "$KERNELS/$1/root/lib"
+    depmod -b "$KERNELS/$1/root" "$release"
+    touch "$KERNELS/$1/$release"
+}
+
+# run_machine SUITE: 1 if a test failed there, or it did not come up.
+run_machine() {
+    local root=$KERNELS/$1/root out=$folder/$1
+    mkdir -p "$out"
+    make_initrd "$root" "$out/initrd"
+    cp "$folder"/{programs,compilers} "$out"
+    say "$1: Linux $release"
+    # It ends with this script, also if that is killed.
+    setpriv --pdeathsig TERM timeout "$MACHINE_SECONDS" qemu-system-x86_64 -nodefaults -no-reboot -display none -accel tcg -cpu max -smp 2 -m 3072 \
+        -kernel "$(ls "$root/boot/vmlinuz-$release" "$root/lib/modules/$release/vmlinuz" 2>/dev/null | head -n 1)" \
+        -initrd "$out/initrd" -append "console=ttyS0 panic=-1 rdinit=/init guideway=$PWD" -serial "file:$out/console" \
+        -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
+        -virtfs "local,path=$out,mount_tag=out,security_model=none" \
+        -virtfs "local,path=$root/lib/modules,mount_tag=modules,security_model=none,readonly=on" \
+        </dev/null >"$out/qemu" 2>&1 &
+    machine=$!
+    wait "$machine" || true
+    machine=
+    judge "$1" "$out"
+}
+
+make_initrd() {
+    local content=$folder/initrd module number=100
+    rm -rf "$content"
+    mkdir -p "$content/modules"
+    cp "$(command -v busybox)" "$content/busybox"
+    for module in "${BOOT_MODULES[@]}"; do
+        modprobe -d "$1" -S "$release" --show-depends "$module"
+    done | sed -n 's/^insmod \(\S*\).*/\1/p' | awk '!seen[$0]++' | while read -r module; do
+        unpacked "$module" >"$content/modules/$number" # loaded in the order of their names
+        number=$((number + 1))
+    done
+    cat >"$content/init" <<'INIT'
+#!/busybox sh
+b=/busybox
+$b mkdir -p /proc /dev /lower /rw /root
+$b mount -t proc proc /proc
+$b mount -t devtmpfs dev /dev
+for module in /modules/*; do $b insmod $module; done
+share() { $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,$3 $1 $2; }
+share host /lower ro,cache=loose &&
+    $b mount -t tmpfs -o size=2g rw /rw && $b mkdir /rw/upper /rw/work &&
+    $b mount -t overlay -o lowerdir=/lower,upperdir=/rw/upper,workdir=/rw/work root /root &&
+    $b mkdir -p /root/mnt/out /root/mnt/modules && share out /root/mnt/out rw && share modules /root/mnt/modules ro || $b poweroff -f
+guideway=$($b sed 's/.*guideway=\(\S*\).*/\1/' /proc/cmdline)
+$b mount --move /proc /root/proc
+$b mount --move /dev /root/dev
+exec $b switch_root /root /bin/bash $guideway/tools/vms.sh --inside $guideway
+INIT
+    chmod +x "$content/init"
+    (cd "$content" && find . | cpio -o -H newc --quiet | gzip -1) >"$2"
+}
+
+unpacked() {
+    case $1 in
+    *.xz) xz -dc "$1" ;;
+    *.zst) zstd -dcq "$1" ;;
+    *) cat "$1" ;;
+    esac
+}
+
+# Inside, as process 1: its standard output is the console.
+inside_machine() {
+    export PATH=/root/.cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+    mount -t sysfs sys /sys
+    mount -t tmpfs run /run
+    mount -t tmpfs tmp /tmp
+    mount -t bpf bpf /sys/fs/bpf
+    mount -t cgroup2 cgroup /sys/fs/cgroup
+    mkdir -p /dev/pts /dev/shm "/lib/modules/$(uname -r)"
+    mount -t devpts pts /dev/pts
+    mount -t tmpfs shm /dev/shm
+    mount --bind "/mnt/modules/$(uname -r)" "/lib/modules/$(uname -r)"
+    modprobe tun
+    ip link set lo up
+    cut -d. -f1 /proc/uptime >/mnt/out/booted
+    inside_tests "$1" || true
+    sync
+    echo o >/proc/sysrq-trigger
+    sleep 60
+}
+
+inside_tests() {
+    BPF_COMPILERS=$(</mnt/out/compilers)
+    export BPF_COMPILERS
+    try "$1/agent" verifier-agent agent-lib every_compiler --nocapture
+    try "$1/nic" verifier-nic nic-lib every_compiler --nocapture
+    try "$1/agent" agents-at-xdp agent-lib program::at_xdp --skip every_compiler
+    if has_tc; then
+        try "$1/agent" agents-at-tc agent-lib program::at_tc --skip every_compiler
+        try "$1/agent" agents-tunnels agent-test namespaces::
+    else
+        # These expect mode tc where interfaces keep their offloads (docs/agent.md).
+        row agents-at-tc 0 "not before Linux 6.6" >>/mnt/out/rows
+        row agents-tunnels 0 "not before Linux 6.6" >>/mnt/out/rows
+    fi
+    try "$1/nic" sockets nic-test
+}
+
+has_tc() { [[ $(printf '%s\n' 6.6 "$(uname -r)" | sort -V | head -n 1) == 6.6 ]]; }
+
+# try FOLDER NAME PROGRAM [arguments]
+try() {
+    local program begun=$SECONDS outcome=passed
+    program=$(sed -n "s/^$3 //p" /mnt/out/programs)
+    cd "$1"
+    timeout "$TEST_SECONDS" "$program" "${@:4}" >"/mnt/out/$2.log" 2>&1 || outcome=FAILED
+    # A program without tests, or whose tests skip themselves, has tried nothing.
+    if ! grep -q '^test .* ok$' "/mnt/out/$2.log" || grep -q '^SKIPPED\|SKIPPED .*: needs' "/mnt/out/$2.log"; then
+        outcome=FAILED
+    fi
+    row "$2" $((SECONDS - begun)) "$outcome" >>/mnt/out/rows
+}
+
+# judge SUITE FOLDER: enters its rows.
+judge() {
+    local name
+    if [[ ! -e $2/booted ]]; then
+        tail -n 30 "$2/console" "$2/qemu" >&2
+        rows+="$(row "$1" 0 "Linux $release does not come up")"$'\n'
+        return 1
+    fi
+    rows+="$(row "$1" "$(<"$2/booted")" "Linux $release")"$'\n'"$(cat "$2/rows" 2>/dev/null)"$'\n'
+    rows+=$(grep -h 'instructions in' "$2"/verifier-*.log | sed 's/^/    /')$'\n'
+    for name in $(awk '/FAILED$/ { print $1 }' "$2/rows"); do
+        printf '\n== %s: %s\n' "$1" "$name" >&2
+        tail -n 200 "$2/$name.log" >&2
+    done
+    [[ $(wc -l <"$2/rows") == 6 ]] || { tail -n 30 "$2/console" >&2; rows+="    it did not end"$'\n'; return 1; }
+    ! grep -q 'FAILED$' "$2/rows"
+}
+
+rows=
+table() { printf '\n== Kernels\n%s' "$rows"; }
+
+main "$@"
