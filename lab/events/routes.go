@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
@@ -27,9 +26,6 @@ type routeLog struct {
 	err  error
 }
 
-// Of a machine that has just lost its routes.
-const askSlowTimeout = 5 * time.Second
-
 // watchRoutes until stop.
 func watchRoutes(ctx context.Context, l *hosts.Lab) (*routeLog, error) {
 	router, err := l.Network.OpenRouter()
@@ -44,12 +40,7 @@ func watchRoutes(ctx context.Context, l *hosts.Lab) (*routeLog, error) {
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	isSlow := func(machine string) bool {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askSlowTimeout)
-		defer cancel()
-		samples, err := l.SpeakerMetrics(ctx, machine)
-		return err == nil && samples["guideway_speaker_slow"] == 1
-	}
+	isSlow := func(machine string) bool { return l.IsSlow(ctx, machine) }
 	log := &routeLog{cancel: cancel, ended: make(chan struct{}), isSlow: isSlow, lost: map[string]int{}}
 	go func() {
 		defer close(log.ended)

@@ -82,6 +82,18 @@ func (lab *Lab) SpeakerMetrics(ctx context.Context, name string) (map[string]flo
 	return lab.metricsAt(ctx, name, "speaker", speakerMetrics)
 }
 
+// Of a machine that may be short of processor time.
+const askSlowTimeout = 5 * time.Second
+
+// IsSlow: the machine has made its routes worse than the others', as it was short of processor
+// time within the last 30 s.
+func (lab *Lab) IsSlow(ctx context.Context, name string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askSlowTimeout)
+	defer cancel()
+	samples, err := lab.SpeakerMetrics(ctx, name)
+	return err == nil && samples["guideway_speaker_slow"] == 1
+}
+
 func (lab *Lab) metricsAt(ctx context.Context, name, process, address string) (map[string]float64, error) {
 	n, err := lab.Network.LoadBalancer(name)
 	if err != nil {

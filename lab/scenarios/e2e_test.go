@@ -167,9 +167,6 @@ func TestALabServesBothFamiliesAndIsRemovedWhole(t *testing.T) {
 // accounted for.
 func checkWellAndTidy(t *testing.T, running *hosts.Lab) {
 	t.Helper()
-	if sums, err := running.Network.ChecksumErrors(); err != nil || sums != 0 {
-		t.Errorf("%d wrong checksums, %v", sums, err)
-	}
 	for _, node := range running.Status() {
 		for _, process := range node.Processes {
 			if !process.Alive {
@@ -177,12 +174,7 @@ func checkWellAndTidy(t *testing.T, running *hosts.Lab) {
 			}
 		}
 	}
-	for _, name := range running.LoadBalancers() {
-		counters, err := running.Counters(t.Context(), name)
-		if err != nil || counters.GetUnaccounted() != 0 || counters.GetReceived() == 0 {
-			t.Errorf("counters of %s: %v, %v", name, counters, err)
-		}
-	}
+	checkAtRest(t, running)
 }
 
 func pidOf(t *testing.T, running *hosts.Lab, nodeName, what string) int {
