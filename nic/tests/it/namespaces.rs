@@ -340,6 +340,11 @@ fn what_cannot_work_is_refused_with_a_cure() {
     let error = open_error(&lab, config(&af_xdp::DRIVER, ModePreference::Auto));
     assert!(matches!(error, OpenError::Mtu { mtu: 4000, .. }), "{error}");
     assert!(error.to_string().contains("ip link set eth0 mtu"), "{error}");
+
+    lab.forwarder.run("ip link set eth0 mtu 1500");
+    lab.forwarder.run("sysctl -q -w net.core.optmem_max=512");
+    let error = open_error(&lab, config(&af_packet::DRIVER, ModePreference::Auto)).to_string();
+    assert!(error.contains("sysctl -w net.core.optmem_max"), "{error}");
 }
 
 /// A table of 128 GiB is more than the kernel gives.

@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use aya::Ebpf;
+use aya::programs::socket_filter::SocketFilterError;
 use aya::programs::tc::{self, TcAttachType};
-use aya::programs::{SchedClassifier, SocketFilter};
+use aya::programs::{ProgramError, SchedClassifier, SocketFilter};
 use ebpf::{Hook, Link, ObjectError, with_causes};
 
 use crate::error::OpenError;
@@ -102,8 +103,24 @@ impl Program {
             self.object.program(TAKE).and_then(|program| program.try_into().ok());
         let filter =
             filter.ok_or_else(|| io::Error::other("the object lacks guideway_take: rebuild"))?;
-        filter.attach(socket).map_err(|error| io::Error::other(with_causes(&error)))
+        filter.attach(socket).map_err(|error| {
+            let cure = if is_out_of_memory(&error) { OPTIONS_MEMORY_CURE } else { "" };
+            io::Error::other(with_causes(&error) + cure)
+        })
     }
+}
+
+/// The kernel counts the filters of a socket against it; take-overs met that on Linux 6.1.
+const OPTIONS_MEMORY_CURE: &str =
+    ": net.core.optmem_max is too low for the filter (sysctl -w net.core.optmem_max=131072)";
+
+fn is_out_of_memory(error: &ProgramError) -> bool {
+    let ProgramError::SocketFilterError(SocketFilterError::SetsockoptError { io_error, .. }) =
+        error
+    else {
+        return false;
+    };
+    io_error.kind() == io::ErrorKind::OutOfMemory
 }
 
 fn failed(interface: &Interface, action: &'static str) -> impl FnOnce(String) -> OpenError {
