@@ -17,13 +17,17 @@ need() {
         die "needs $1, and apt-get could not install it"
 }
 
-# debian SUITE ROOT PACKAGES: a bare one, from where this machine has its packages.
+# Where this machine has its packages from, if it is a Debian.
+debian_mirror() {
+    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Component: main' \
+        'Label: Debian' 2>/dev/null | head -n 1 || true
+}
+
+# debian SUITE ROOT PACKAGES: a bare one, from there; else from debootstrap's own mirror.
 debian() {
     local mirror
     need debootstrap debootstrap
-    # Of a Debian machine; else debootstrap's own.
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Component: main' \
-        'Label: Debian' 2>/dev/null | head -n 1) || true
+    mirror=$(debian_mirror)
     if ! debootstrap --variant=minbase --include="$3" "$1" "$2" ${mirror:+"$mirror"} >"$2.log" 2>&1; then
         tail -n 20 "$2.log" >&2
         die "debootstrap failed; its last words stand above"

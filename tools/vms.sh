@@ -63,9 +63,11 @@ build_tests() {
 
 # fetch_kernel SUITE: the newest of the suite, checked by apt's keys.
 fetch_kernel() {
-    local apt=$folder/apt-$1 names
+    local apt=$folder/apt-$1 names mirror
     mkdir -p "$apt"/{lists,cache,etc} "$KERNELS"
-    echo "deb http://deb.debian.org/debian $1 main" >"$apt/etc/sources.list"
+    mirror=$(debian_mirror)
+    [[ -n $mirror ]] || die "apt's sources here have no Debian: run it on one"
+    echo "deb $mirror $1 main" >"$apt/etc/sources.list"
     local options=(-o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o "Dir::Etc::SourceList=$apt/etc/sources.list"
         -o Dir::Etc::SourceParts=/dev/null -o Dir::Etc::PreferencesParts=/dev/null -o APT::Default-Release= -o APT::Sandbox::User=root)
     apt-get "${options[@]}" -q update >"$apt/log" 2>&1 || { cat "$apt/log" >&2; die "cannot read what $1 has"; }
@@ -151,7 +153,7 @@ unpacked() {
 
 # Inside, as process 1: its standard output is the console.
 inside_machine() {
-    export PATH=/root/.cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+    export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
     mount -t sysfs sys /sys
     mount -t tmpfs run /run
     mount -t tmpfs tmp /tmp
