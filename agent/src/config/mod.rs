@@ -114,6 +114,11 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// Whether packets to an address in a tunnel are dropped, as none of these VIPs contains it.
+pub fn lacks(vips: &[IpPrefix], address: IpAddr) -> bool {
+    !vips.iter().any(|prefix| prefix.contains(address))
+}
+
 impl Config {
     /// Reads a file.
     pub fn load(file: &Path) -> Result<Config, ConfigError> {

@@ -9,7 +9,7 @@ use wire::Protocol;
 use super::Findings;
 use super::machine::Machine;
 use super::network;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::sockets::Listener;
 
 /// Listeners of other namespaces that are named, at most.
@@ -28,7 +28,7 @@ pub fn check(config: &Config, machine: &Machine, findings: &mut Findings) {
 fn behind(config: &Config, known: &BTreeSet<Port>, findings: &mut Findings) {
     let addresses: BTreeSet<IpAddr> = known.iter().map(|(address, ..)| *address).collect();
     for address in addresses {
-        if !config.vips.iter().any(|vip| vip.contains(address)) {
+        if config::lacks(&config.vips, address) {
             findings.fail("vips", format!("{address} is a VIP of this backend for the load balancers, and not among `vips`: its packets are dropped; run `guideway-agent setup` with what `guideway config backend NAME` prints there now"));
         }
     }

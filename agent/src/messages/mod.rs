@@ -28,7 +28,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout_at};
 use wire::IpPrefix;
 
-use crate::config::{Config, Keys};
+use crate::config::{self, Config, Keys};
 use crate::datagram::{self, Refused};
 use crate::flows::Flows;
 use crate::outcome;
@@ -123,8 +123,7 @@ struct Here {
 impl Here {
     /// How many of these VIPs the config lacks.
     fn lacking(&self, vips: &BTreeSet<IpAddr>) -> u32 {
-        vips.iter().filter(|vip| !self.vips.iter().any(|prefix| prefix.contains(**vip))).count()
-            as u32
+        vips.iter().filter(|vip| config::lacks(&self.vips, **vip)).count() as u32
     }
 }
 
