@@ -19,6 +19,11 @@ use crate::program::Agents;
 /// How long a start waits until all others are resolved.
 const START: Duration = Duration::from_secs(1);
 
+/// And until the kernel has tried to resolve each, also on a busy machine: a program that
+/// takes a predecessor's place before resets connections that live at an agent whose next hop
+/// it lacks.
+const START_MAX: Duration = Duration::from_secs(10);
+
 /// Keeps the table of other agents true.
 pub struct Neighbours<'c> {
     config: &'c Config,
@@ -48,8 +53,11 @@ impl Neighbours<'_> {
         let mut snapshots = next_hops.watch();
         let all = snapshots
             .wait_for(|snapshot| backends.iter().all(|agent| next_hop(snapshot, *agent).is_some()));
-        // Those that are not resolved by then come later.
         let _ = timeout(START, all).await;
+        let tried =
+            snapshots.wait_for(|snapshot| backends.iter().all(|agent| is_tried(snapshot, *agent)));
+        // Those that are not resolved by then come later.
+        let _ = timeout(START_MAX, tried).await;
         neighbours.followed = Some((next_hops, snapshots));
         neighbours.update()?;
         Ok(neighbours)
@@ -96,6 +104,17 @@ fn next_hop(snapshot: &Snapshot, agent: IpAddr) -> Option<&NextHop> {
     snapshot.backends.get(&agent)?.as_ref().ok()?.first()
 }
 
+/// True for one that is resolved, or cannot be for now.
+fn is_tried(snapshot: &Snapshot, agent: IpAddr) -> bool {
+    let Some(state) = snapshot.backends.get(&agent) else { return false };
+    state.as_ref().err().is_none_or(|problem| !is_under_way(problem))
+}
+
+/// True while the kernel resolves a next hop.
+fn is_under_way(problem: &Unresolved) -> bool {
+    matches!(problem, Unresolved::Neighbour { state, .. } if !state.starts_with("failed"))
+}
+
 /// Logs what changed since the last time.
 fn report(snapshot: &Snapshot, reported: &mut BTreeMap<IpAddr, Option<Unresolved>>) {
     for (agent, state) in &snapshot.backends {
@@ -104,8 +123,7 @@ fn report(snapshot: &Snapshot, reported: &mut BTreeMap<IpAddr, Option<Unresolved
             continue;
         }
         match problem {
-            // Resolving has only begun, or is going on.
-            Some(Unresolved::Neighbour { state, .. }) if !state.starts_with("failed") => {}
+            Some(problem) if is_under_way(&problem) => {}
             Some(problem) => tracing::warn!(%agent, "packets cannot be sent on to it: {problem}"),
             None => tracing::info!(%agent, "packets can be sent on to it"),
         }

@@ -27,8 +27,11 @@ use crate::program::Program;
 use crate::redirects;
 use crate::timestamps;
 
-/// How long the agent writes to one client, and a client waits for the agent.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the agent writes to one client.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a client waits for the agent, on a machine that has more to do.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// After a failure of the machine's own.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -284,19 +287,23 @@ pub async fn serve(source: &Source<'_>) {
             }
         };
         // A client that is slow or gone is its own loss.
-        let _ = timeout(TIMEOUT, stream.write_all(text.as_bytes())).await;
+        let _ = timeout(WRITE_TIMEOUT, stream.write_all(text.as_bytes())).await;
     }
 }
 
 /// The status of the agent that runs for an interface of this network namespace.
 pub fn read(interface: &str) -> Result<Status, String> {
-    let text = socket::ask(interface, TIMEOUT).map_err(|error| match error.kind() {
+    let text = socket::ask(interface, READ_TIMEOUT).map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => format!(
             "no agent runs for {interface} in this network namespace: systemctl start guideway-agent"
         ),
         io::ErrorKind::PermissionDenied => {
             format!("the agent for {interface} answers root alone: {error}")
         }
+        io::ErrorKind::WouldBlock => format!(
+            "the agent for {interface} does not answer within {} s: is this machine overloaded, or the agent stopped?",
+            READ_TIMEOUT.as_secs()
+        ),
         _ => format!("the agent for {interface} cannot be asked: {error}"),
     })?;
     serde_json::from_str(&text)

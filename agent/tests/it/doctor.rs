@@ -121,6 +121,7 @@ impl Backend {
     }
 
     /// What is not as it should be: grade, what, text. It ends with 1 if any fails.
+    /// No controller runs here, which is a finding ten seconds after the agent's start.
     fn problems(&self) -> Vec<[String; 3]> {
         let output = self.command("doctor -o json").output().unwrap();
         let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -128,9 +129,10 @@ impl Backend {
         let findings = findings.iter().map(|finding| {
             ["grade", "what", "text"].map(|field| finding[field].as_str().unwrap().to_string())
         });
-        let problems: Vec<[String; 3]> = findings.filter(|[grade, ..]| grade != "ok").collect();
+        let mut problems: Vec<[String; 3]> = findings.filter(|[grade, ..]| grade != "ok").collect();
         let fails = problems.iter().any(|[grade, ..]| grade == "fail");
         assert_eq!(output.status.code(), Some(i32::from(fails)), "{problems:?}");
+        problems.retain(|[_, what, _]| what != "controllers");
         problems
     }
 

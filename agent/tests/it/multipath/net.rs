@@ -19,7 +19,7 @@ use crate::support::Agent;
 use crate::support::pass::pass;
 
 pub const PORT: u16 = 443;
-pub const TIMEOUT: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 pub const MIB: usize = 1 << 20;
 pub const MPTCP: u32 = 262;
 pub const TCP: u32 = 6;
@@ -106,6 +106,8 @@ impl Net {
             tun.set_up().unwrap();
             tun
         });
+        // Room for all that connections send at once while the thread waits for a processor.
+        self.lb.run("ip link set lb0 txqueuelen 10000");
         for vip in vips() {
             self.lb.run(&format!("ip route add {vip} dev lb0"));
         }

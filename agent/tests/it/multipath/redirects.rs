@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_linger;
@@ -185,9 +186,11 @@ fn a_client_without_timestamps_is_not_the_other_listeners() {
         pair.net.serve_at(pair.there(), vip(false), greets);
         let to_other = pair.net.balancing.lock().unwrap().encapsulated(&capable_syn(10_000));
         let tunnel = pair.net.lb.inside(tunnel);
-        tunnel.send_to(&to_other, (OTHER_BACKEND, geneve::PORT)).unwrap();
+        // Again, as clients do: an agent that waits for a processor leaves SYNs to the kernel.
         pair.net.wait_until("the other one sends a cookie", || {
-            kernel(pair.there(), "TcpExt", "SyncookiesSent") == 1
+            tunnel.send_to(&to_other, (OTHER_BACKEND, geneve::PORT)).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            kernel(pair.there(), "TcpExt", "SyncookiesSent") > 0
         });
         let mut slow = 0;
         for _ in 0..10 {
@@ -303,6 +306,42 @@ fn either_agent_killed_in_mid_transfer_breaks_nothing() {
     transfer(&stream, 1000);
     transfer(&pair.net.connect(false, MPTCP), 1000);
     assert_eq!(pair.net.at_backend("MPCapableACKRX"), 2);
+}
+
+/// A predecessor's program stays until the next one knows how other agents are reached.
+#[test]
+fn a_restart_waits_for_the_next_hop_of_the_other_agent() {
+    if !root_or_skip("a_restart_waits_for_the_next_hop_of_the_other_agent") {
+        return;
+    }
+    let pair = Pair::new();
+    pair.without_timestamps();
+    let [_here, mut there] = pair.agents();
+    pair.net.serve(false, false);
+    let stream = pair.net.connect(false, MPTCP);
+    transfer(&stream, 1000);
+    pair.wait_until_granted(1);
+    let router_ignores = |what: u32| {
+        pair.net.lb.run(&format!("sysctl -qw net.ipv4.conf.all.arp_ignore={what}"));
+    };
+    there.child.kill().unwrap();
+    there.child.wait().unwrap();
+    router_ignores(8);
+    pair.there().run("ip neigh flush dev eth0");
+    let is_ready = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(1500));
+            router_ignores(0);
+        });
+        scope.spawn(|| {
+            while !is_ready.load(Ordering::Relaxed) {
+                transfer(&stream, 1000);
+            }
+        });
+        let _there = pair.agent("b", true);
+        is_ready.store(true, Ordering::Relaxed);
+    });
 }
 
 /// The kernel refuses its HMAC, and so no connection's rule is requested.
