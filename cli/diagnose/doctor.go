@@ -33,20 +33,32 @@ import (
 func DoctorCommand() *cobra.Command {
 	var m machine.Machine
 	var format string
+	var nic bool
 	command := &cobra.Command{
-		Use:   "doctor",
+		Use:   "doctor [--nic [INTERFACE ...]]",
 		Short: "Check this load balancer for common faults, and print their cures",
 		Long: "Checks controller, forwarder and speaker, the plan, next hops, MTUs, interfaces, BGP,\n" +
 			"peers, health checks through the tunnels, and counters. Each line is ok, warn or fail.\n" +
-			"Exit status: 0 if nothing fails, else 1.",
-		Args: commandline.NoArguments,
-		RunE: func(command *cobra.Command, _ []string) error {
+			"Exit status: 0 if nothing fails, else 1.\n\n" +
+			"With --nic it says what interfaces and their drivers can (XDP, zero-copy, queues), and what\n" +
+			"limits them: those of the forwarder, or those named. The report has no addresses.",
+		Args: func(command *cobra.Command, arguments []string) error {
+			if nic {
+				return nil
+			}
+			return commandline.NoArguments(command, arguments)
+		},
+		RunE: func(command *cobra.Command, arguments []string) error {
+			if nic {
+				return reportNICs(command.Context(), command.OutOrStdout(), format, m, arguments)
+			}
 			findings := examine(command.Context(), m, thisHost{})
 			return printFindings(command.OutOrStdout(), format, findings)
 		},
 	}
 	commandline.AddOutput(command, &format, commandline.TextFormats)
 	command.Flags().StringVar(&m.RunDir, "run-dir", machine.RunDirDefault, "directory of the sockets")
+	command.Flags().BoolVar(&nic, "nic", false, "report on interfaces and their drivers instead")
 	return command
 }
 
@@ -612,9 +624,7 @@ func (thisHost) features(ctx context.Context, device string) (string, error) {
 }
 
 func (thisHost) vlans(device string) (names []string) {
-	uppers, _ := filepath.Glob(filepath.Join("/sys/class/net", device, "upper_*")) // the pattern is good
-	for _, upper := range uppers {
-		name := strings.TrimPrefix(filepath.Base(upper), "upper_")
+	for _, name := range uppersOf(device) {
 		if _, err := os.Stat(filepath.Join("/proc/net/vlan", name)); err == nil {
 			names = append(names, name)
 		}
@@ -623,6 +633,5 @@ func (thisHost) vlans(device string) (names []string) {
 }
 
 func (thisHost) receiveQueues(device string) int {
-	queues, _ := filepath.Glob(filepath.Join("/sys/class/net", device, "queues/rx-*")) // the pattern is good
-	return len(queues)
+	return queuesOf(device, "rx")
 }
