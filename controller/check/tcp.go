@@ -1,18 +1,43 @@
 package check
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
 
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
 
-// TCP passes when a connection is accepted.
+// TCP passes when a connection is accepted, and the server says what is wanted.
 type TCP struct {
 	Port uint16
+	// Bytes, in strings because slices could not be compared.
+	Send string
+	// Bytes, or a regular expression; both empty: nothing is read.
+	Expect, ExpectRegex string
 }
 
-func readTCP(given *configv1.TcpCheck, _ Reader) TCP {
-	return TCP{Port: uint16(given.GetPort())}
+// saidBytesMax is how much of what a server says is looked at.
+const saidBytesMax = 64 << 10
+
+func readTCP(given *configv1.TcpCheck, reader Reader) TCP {
+	c := TCP{
+		Port:        uint16(given.GetPort()),
+		Send:        readBytes("tcp.send", given.GetSend(), given.GetSendHex(), reader),
+		Expect:      readBytes("tcp.expect", given.GetExpect(), given.GetExpectHex(), reader),
+		ExpectRegex: given.GetExpectRegex(),
+	}
+	if c.Expect != "" && c.ExpectRegex != "" {
+		reader.Errorf("tcp.expect_regex", "is given beside tcp.expect: give one of the two")
+	}
+	if _, err := regexp.Compile(c.ExpectRegex); err != nil {
+		reader.Errorf("tcp.expect_regex", "is no regular expression: %v", err)
+	}
+	return c
 }
 
 func (c TCP) Probe(ctx context.Context, dialer Dialer) (Answer, error) {
@@ -20,6 +45,37 @@ func (c TCP) Probe(ctx context.Context, dialer Dialer) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	conn.Close()
-	return Answer{Text: "connected"}, nil
+	defer conn.Close()
+	if _, err := io.WriteString(conn, c.Send); err != nil {
+		return Answer{}, err
+	}
+	if c.Expect == "" && c.ExpectRegex == "" {
+		return Answer{Text: "connected"}, nil
+	}
+	return c.listen(conn)
+}
+
+// listen until the server has said what is wanted.
+func (c TCP) listen(conn net.Conn) (Answer, error) {
+	wanted, is := excerpt([]byte(c.Expect)), func(said []byte) bool { return bytes.Contains(said, []byte(c.Expect)) }
+	if c.ExpectRegex != "" {
+		wanted, is = "a match of "+c.ExpectRegex, regexp.MustCompile(c.ExpectRegex).Match
+	}
+	said, buffer := []byte{}, make([]byte, 4096)
+	for len(said) < saidBytesMax {
+		n, err := conn.Read(buffer)
+		said = append(said, buffer[:n]...)
+		switch {
+		case n > 0 && is(said):
+			return Answer{Text: fmt.Sprintf("answered %d bytes", len(said))}, nil
+		case err == nil:
+		case len(said) > 0: // closed, or silent from now on
+			return Answer{}, fmt.Errorf("the answer lacks %s: it is %s", wanted, excerpt(said))
+		case errors.Is(err, io.EOF):
+			return Answer{}, errors.New("the server closed the connection without an answer")
+		default:
+			return Answer{}, err
+		}
+	}
+	return Answer{}, fmt.Errorf("the answer lacks %s in its first %d KiB: it is %s", wanted, saidBytesMax>>10, excerpt(said))
 }

@@ -1960,7 +1960,7 @@ type HealthCheck struct {
 	// Passes when the same is answered over TLS, by a server whose certificate is
 	// good.
 	Https *HttpsCheck `protobuf:"bytes,9,opt,name=https,proto3" json:"https,omitempty"`
-	// Passes when a TCP connection is accepted.
+	// Passes when a TCP connection is accepted, and the server says what is wanted.
 	Tcp *TcpCheck `protobuf:"bytes,3,opt,name=tcp,proto3" json:"tcp,omitempty"`
 	// Passes when a TLS handshake succeeds and the certificate is good.
 	Tls *TlsCheck `protobuf:"bytes,10,opt,name=tls,proto3" json:"tls,omitempty"`
@@ -2415,7 +2415,21 @@ func (x *Tls) GetExpiryDays() uint32 {
 type TcpCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// TCP port.
-	Port          uint32 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	Port uint32 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	// What is sent on the connection. In double quotes YAML's escapes work:
+	// `"PING\r\n"`. Default: nothing.
+	Send *string `protobuf:"bytes,2,opt,name=send,proto3,oneof" json:"send,omitempty"`
+	// The same for bytes that are no text, in hexadecimal: `00ff`. Spaces are
+	// ignored.
+	SendHex *string `protobuf:"bytes,3,opt,name=send_hex,json=sendHex,proto3,oneof" json:"send_hex,omitempty"`
+	// Text that must be in what the server says, within its first 64 KiB: `+PONG`.
+	// Default: what it says does not matter.
+	Expect *string `protobuf:"bytes,4,opt,name=expect,proto3,oneof" json:"expect,omitempty"`
+	// The same for bytes that are no text, in hexadecimal.
+	ExpectHex *string `protobuf:"bytes,5,opt,name=expect_hex,json=expectHex,proto3,oneof" json:"expect_hex,omitempty"`
+	// The same by a regular expression (RE2, https://github.com/google/re2/wiki/Syntax):
+	// `'^220 .*ESMTP'`.
+	ExpectRegex   *string `protobuf:"bytes,6,opt,name=expect_regex,json=expectRegex,proto3,oneof" json:"expect_regex,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2455,6 +2469,41 @@ func (x *TcpCheck) GetPort() uint32 {
 		return x.Port
 	}
 	return 0
+}
+
+func (x *TcpCheck) GetSend() string {
+	if x != nil && x.Send != nil {
+		return *x.Send
+	}
+	return ""
+}
+
+func (x *TcpCheck) GetSendHex() string {
+	if x != nil && x.SendHex != nil {
+		return *x.SendHex
+	}
+	return ""
+}
+
+func (x *TcpCheck) GetExpect() string {
+	if x != nil && x.Expect != nil {
+		return *x.Expect
+	}
+	return ""
+}
+
+func (x *TcpCheck) GetExpectHex() string {
+	if x != nil && x.ExpectHex != nil {
+		return *x.ExpectHex
+	}
+	return ""
+}
+
+func (x *TcpCheck) GetExpectRegex() string {
+	if x != nil && x.ExpectRegex != nil {
+		return *x.ExpectRegex
+	}
+	return ""
 }
 
 type TlsCheck struct {
@@ -3591,9 +3640,25 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\n" +
 	"\b_ca_fileB\t\n" +
 	"\a_verifyB\x0e\n" +
-	"\f_expiry_days\".\n" +
+	"\f_expiry_days\"\xcd\x02\n" +
 	"\bTcpCheck\x12\"\n" +
-	"\x04port\x18\x01 \x01(\rB\x0e\xbaH\v\xc8\x01\x01*\x06\x18\xff\xff\x03(\x01R\x04port\"\x8a\x02\n" +
+	"\x04port\x18\x01 \x01(\rB\x0e\xbaH\v\xc8\x01\x01*\x06\x18\xff\xff\x03(\x01R\x04port\x12#\n" +
+	"\x04send\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bH\x00R\x04send\x88\x01\x01\x12*\n" +
+	"\bsend_hex\x18\x03 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80 H\x01R\asendHex\x88\x01\x01\x12'\n" +
+	"\x06expect\x18\x04 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bH\x02R\x06expect\x88\x01\x01\x12.\n" +
+	"\n" +
+	"expect_hex\x18\x05 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80 H\x03R\texpectHex\x88\x01\x01\x122\n" +
+	"\fexpect_regex\x18\x06 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bH\x04R\vexpectRegex\x88\x01\x01B\a\n" +
+	"\x05_sendB\v\n" +
+	"\t_send_hexB\t\n" +
+	"\a_expectB\r\n" +
+	"\v_expect_hexB\x0f\n" +
+	"\r_expect_regex\"\x8a\x02\n" +
 	"\bTlsCheck\x12\"\n" +
 	"\x04port\x18\x01 \x01(\rB\x0e\xbaH\v\xc8\x01\x01*\x06\x18\xff\xff\x03(\x01R\x04port\x12-\n" +
 	"\vserver_name\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x00R\n" +
@@ -3849,6 +3914,7 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[24].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[25].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[26].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[27].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[28].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[29].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[30].OneofWrappers = []any{}
