@@ -229,6 +229,7 @@ pub fn detach(directory: &Path) -> Result<bool, String> {
         remove(&path)?;
     }
     remove_former_tables(directory)?;
+    let _ = std::fs::remove_dir(directory); // if it is empty
     Ok(was_there)
 }
 

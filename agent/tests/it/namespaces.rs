@@ -561,6 +561,7 @@ fn a_restart_under_load_loses_no_packet() {
     let detached = command("generic").arg("--detach").output();
     assert_eq!(detached.unwrap().stdout, b"detached\n");
     assert!(!served(&lab, "gre", "10.66.0.1", false, SHORT), "it was detached");
+    assert!(!pin.exists(), "nothing of it is left");
     let again = lab.command(&fields).arg("--detach").output();
     assert_eq!(again.unwrap().stdout, b"no program is pinned\n");
     let elsewhere = lab.refusal("interface: eth0, load_balancers: [10.66.0.1], pin: /tmp");
