@@ -78,12 +78,12 @@ func reportNICs(ctx context.Context, w io.Writer, format string, m machine.Machi
 		if err != nil {
 			return err
 		}
+		var device *forwarderv1.Device
 		if at := slices.IndexFunc(devices, func(d *forwarderv1.Device) bool { return d.Interface == name }); at >= 0 {
-			report.Runs = runsAs(devices[at])
-			report.Limits = report.limits(devices[at])
-		} else {
-			report.Limits = report.limits(nil)
+			device = devices[at]
+			report.Runs = runsAs(device)
 		}
+		report.Limits = report.limits(device)
 		reports.Interfaces = append(reports.Interfaces, report)
 	}
 	if format != "table" {
