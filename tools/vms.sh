@@ -52,8 +52,8 @@ clean_up() {
 # The programs of tests are run in the machine as they are built here.
 build_tests() {
     BPF_COMPILERS=$(tools/bpf-compilers.sh)
-    cargo test --no-run --message-format=json -p guideway-agent -p nic 2>"$folder/build.log" |
-        jq -r 'select(.profile.test and .executable) | "\(.manifest_path | split("/")[-2])-\(.target.kind[0]) \(.executable)"' \
+    cargo test --no-run --message-format=json -p guideway-agent -p guideway-forwarder -p nic 2>"$folder/build.log" |
+        jq -r 'select(.profile.test and .executable and .target.name != "allocation") | "\(.manifest_path | split("/")[-2])-\(.target.kind[0]) \(.executable)"' \
             >"$folder/programs" || {
         cat "$folder/build.log" >&2
         die "the tests do not build"
@@ -195,6 +195,7 @@ inside_tests() {
     fi
     (($(sysctl -n net.core.optmem_max) > 20480)) || sysctl -q -w net.core.optmem_max=131072
     try "$1/nic" sockets nic-test "${without[@]}"
+    try "$1/forwarder" links forwarder-test namespaces::links --ignored
 }
 
 at_least() { [[ $(printf '%s\n' "$1" "$(uname -r)" | sort -V | head -n 1) == "$1" ]]; }

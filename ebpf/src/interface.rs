@@ -55,10 +55,12 @@ pub fn receive_offload(name: &str) -> io::Result<ReceiveOffload> {
     Ok(ReceiveOffload { lro, gro: value_of(ETHTOOL_GGRO)? != 0 })
 }
 
-/// Drivers that take an interface's offloads off for a program at XDP: segments are no longer
-/// joined, and each is summed by the processor; and those whose sender leaves their checksums
-/// to a device arrive without.
-const LOSING_OFFLOADS: [&str; 2] = ["veth", "virtio_net"];
+/// Drivers whose interfaces lose offloads by a program at XDP: segments are no longer joined
+/// there, and each is summed by the processor; or they come joined, and are too long for it;
+/// and those whose sender leaves their checksums to a device arrive without. The kernel's own
+/// come last, by the names that ethtool has for them.
+const LOSING_OFFLOADS: [&str; 6] =
+    ["veth", "virtio_net", "802.1Q VLAN Support", "bridge", "macvlan", "team"];
 
 /// The name of an interface's driver, if it is one of these.
 #[must_use]

@@ -129,11 +129,14 @@ fn attach_in(
 fn refused(interface: &str, mode: Mode, error: &io::Error) -> AttachError {
     let reason = match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => {
-            "its driver has no native XDP; generic mode works with every driver".to_string()
+            "its driver has no native XDP, or not with its settings (LRO, number of channels, MTU); generic mode works with every driver".to_string()
         }
         Some(libc::ERANGE) => {
             format!("its MTU is too large for XDP: ip link set {interface} mtu 1600")
         }
+        Some(libc::EINVAL) => format!(
+            "{error}; some drivers (ena, gve) say so if more than half of their channels are in use: ethtool -l {interface}, then ethtool -L"
+        ),
         Some(libc::EPERM) => "not permitted: give CAP_NET_ADMIN, or run as root".to_string(),
         _ => error.to_string(),
     };

@@ -35,6 +35,16 @@ pub enum OpenError {
     /// The filter of a packet socket is not taken by the kernel.
     #[error("the packet filter: {0}")]
     Object(#[from] ObjectError),
+    /// Its driver gives AF_XDP no packets.
+    #[error(
+        "interface {name}: its driver ({driver}) brings no packets to AF_XDP sockets: write `driver: af_packet`, or `auto`, which takes that"
+    )]
+    TakesNothing {
+        /// The interface.
+        name: String,
+        /// Its driver.
+        driver: String,
+    },
     /// Its frames are too long for XDP.
     #[error(
         "interface {name} has an MTU of {mtu}; AF_XDP takes at most {mtu_max}: ip link set {name} mtu 1600"

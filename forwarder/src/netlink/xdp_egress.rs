@@ -35,23 +35,26 @@ pub fn takes_what_programs_send(interface: &str) -> Result<(), Box<dyn Error + S
 }
 
 /// Drivers that send what programs of other interfaces redirect to theirs, where these have
-/// a program themselves (`ndo_xdp_xmit`, Linux 6.1 and later). What is redirected to a
-/// driver without it is lost, and the program does not learn of it.
-const TAKE_REDIRECTED: [&str; 14] = [
+/// a program themselves (`ndo_xdp_xmit`, wherever they have XDP from Linux 6.1 on). What is
+/// redirected to a driver without it is lost, and the program does not learn of it.
+const TAKE_REDIRECTED: [&str; 17] = [
     "bnxt_en",
     "ena",
     "gve",
     "hv_netvsc",
     "i40e",
     "ice",
+    "idpf",
     "igb",
     "igc",
     "ixgbe",
+    "mana",
     "mlx5_core",
     "mvneta",
     "sfc",
+    "vif", // xen-netfront's name for its devices
     "virtio_net",
-    "xen_netfront",
+    "vmxnet3",
 ];
 
 /// Whether the driver of an interface, by which programs of its own can send, also sends

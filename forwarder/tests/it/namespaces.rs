@@ -5,6 +5,8 @@
 //!         VIP 203.0.113.10 and 2001:db8:a::10 by way of the balancer
 //! ```
 
+mod links;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -496,7 +498,8 @@ fn an_interface_has_the_driver_that_suits_it() {
     forwarder.set_plan(&auto(2)).unwrap();
     assert_eq!(running(&mut forwarder), named("af_xdp"));
     forwarder.kill_and_restart();
-    let suits = ("af_packet".to_owned(), "auto: veth takes its offloads off for af_xdp".to_owned());
+    let suits =
+        ("af_packet".to_owned(), "auto: veth would lose its offloads with af_xdp".to_owned());
     assert_eq!(running(&mut forwarder), suits);
     forwarder.set_plan(&net.plan(3, "DRIVER_AF_PACKET", &[(11, 1)])).unwrap();
     forwarder.set_plan(&net.plan(4, "DRIVER_AF_XDP", &[(11, 1)])).unwrap_err();

@@ -26,9 +26,12 @@ drivers! {
 pub fn suiting(interface: &str) -> (&'static Driver, String) {
     match ebpf::losing_offloads(interface) {
         Some(name) => {
-            (&af_packet::DRIVER, format!("auto: {name} takes its offloads off for af_xdp"))
+            (&af_packet::DRIVER, format!("auto: {name} would lose its offloads with af_xdp"))
         }
-        None => (&af_xdp::DRIVER, "auto: nothing is lost by it here".to_owned()),
+        None => match af_xdp::taking_nothing(interface) {
+            Some(name) => (&af_packet::DRIVER, format!("auto: {name} gives af_xdp no packets")),
+            None => (&af_xdp::DRIVER, "auto: nothing is lost by it here".to_owned()),
+        },
     }
 }
 

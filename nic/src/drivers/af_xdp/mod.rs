@@ -182,8 +182,20 @@ fn failed(interface: &Interface, queue: u32) -> impl Fn(io::Error) -> OpenError 
     move |error| OpenError::Socket { kind: "AF_XDP", name: name.clone(), queue, error }
 }
 
+/// Drivers that run the filter, and whose packets reach no AF_XDP socket: a bond's are its
+/// members', and ixgbevf drops what a program redirects.
+const TAKING_NOTHING: [&str; 2] = ["bonding", "ixgbevf"];
+
+/// The name of an interface's driver, if it is one of these.
+pub fn taking_nothing(interface: &str) -> Option<String> {
+    ebpf::driver_of(interface).ok().filter(|driver| TAKING_NOTHING.contains(&driver.as_str()))
+}
+
 fn refuse_what_cannot_work(interface: &Interface) -> Result<(), OpenError> {
     let name = interface.name.clone();
+    if let Some(driver) = taking_nothing(&name) {
+        return Err(OpenError::TakesNothing { name, driver });
+    }
     if interface.mtu > MTU_MAX {
         return Err(OpenError::Mtu { name, mtu: interface.mtu, mtu_max: MTU_MAX });
     }

@@ -3259,8 +3259,9 @@ type Interface struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// `af_xdp`: bypasses the kernel's network stack. `af_packet`: slower for single
 	// packets; for interfaces that cannot do XDP, and for virtual ones, whose offloads it
-	// keeps (docs/performance.md). `auto`: `af_packet` on veth and virtio, else `af_xdp`;
-	// `guideway show interfaces` says which, and why. Default: `auto`.
+	// keeps (docs/performance.md). `auto`: `af_packet` on veth, virtio, VLANs, bonds and
+	// bridges, else `af_xdp`; `guideway show interfaces` says which, and why. Default:
+	// `auto`.
 	Driver *string `protobuf:"bytes,2,opt,name=driver,proto3,oneof" json:"driver,omitempty"`
 	// Receive queues to own. Default: all that the interface has.
 	Queues        *uint32 `protobuf:"varint,3,opt,name=queues,proto3,oneof" json:"queues,omitempty"`
