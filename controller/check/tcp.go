@@ -21,8 +21,12 @@ type TCP struct {
 	Expect, ExpectRegex string
 }
 
-// saidBytesMax is how much of what a server says is looked at.
-const saidBytesMax = 64 << 10
+// How much of what a server says is looked at, and in how many pieces: each has all looked
+// at again, which a server that says a byte at a time must not have us do for long.
+const (
+	saidBytesMax  = 64 << 10
+	saidPiecesMax = 256
+)
 
 func readTCP(given *configv1.TcpCheck, reader Reader) TCP {
 	c := TCP{
@@ -62,7 +66,7 @@ func (c TCP) listen(conn net.Conn) (Answer, error) {
 		wanted, is = "a match of "+c.ExpectRegex, regexp.MustCompile(c.ExpectRegex).Match
 	}
 	said, buffer := []byte{}, make([]byte, 4096)
-	for len(said) < saidBytesMax {
+	for pieces := 0; len(said) < saidBytesMax && pieces < saidPiecesMax; pieces++ {
 		n, err := conn.Read(buffer)
 		said = append(said, buffer[:n]...)
 		switch {
@@ -77,5 +81,5 @@ func (c TCP) listen(conn net.Conn) (Answer, error) {
 			return Answer{}, err
 		}
 	}
-	return Answer{}, fmt.Errorf("the answer lacks %s in its first %d KiB: it is %s", wanted, saidBytesMax>>10, excerpt(said))
+	return Answer{}, fmt.Errorf("the answer lacks %s in its first %d bytes: it is %s", wanted, len(said), excerpt(said))
 }
