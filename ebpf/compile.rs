@@ -8,7 +8,7 @@ use std::process::Command;
 const CURE: &str = "install it with: apt-get install clang libbpf-dev";
 
 /// Compiles a file of the crate in the current folder.
-pub fn compile(compiler: &str, arch: &str, source: &str, object: &Path) -> Result<(), String> {
+pub fn compile(compiler: &str, source: &str, object: &Path) -> Result<(), String> {
     let output = Command::new(compiler)
         .args([
             "-O2",
@@ -23,8 +23,9 @@ pub fn compile(compiler: &str, arch: &str, source: &str, object: &Path) -> Resul
             "-mcpu=v3",
             "-I",
             // Debian keeps asm/types.h in a directory per machine, which clang does
-            // not look into when it compiles for another one.
-            &format!("/usr/include/{arch}-linux-gnu"),
+            // not look into when it compiles for another one. The building machine's will
+            // do, whatever machine is built for.
+            &format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH),
             "-I",
             "../ebpf",
             "-c",

@@ -18,9 +18,8 @@ pub fn compile_all(names: &[&str]) {
     let variable = |name| env::var(name).map_err(|error| format!("{name}: {error}"));
     for name in names {
         let compiled = variable("OUT_DIR").and_then(|folder| {
-            let arch = variable("CARGO_CFG_TARGET_ARCH")?;
             let object = Path::new(&folder).join(format!("{name}.bpf.o"));
-            compile::compile(&compiler::name(), &arch, &format!("bpf/{name}.bpf.c"), &object)
+            compile::compile(&compiler::name(), &format!("bpf/{name}.bpf.c"), &object)
         });
         if let Err(problem) = compiled {
             println!("cargo::error=bpf/{name}.bpf.c, {}: {problem}", compiler::version());

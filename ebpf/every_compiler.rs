@@ -27,7 +27,7 @@ pub fn load_with_every_compiler(name: &str, open: impl Fn(&[u8]) -> Ebpf) {
     for compiler in compilers.split_whitespace() {
         let folder = tempfile::tempdir().unwrap();
         let (source, object) = (format!("bpf/{name}.bpf.c"), folder.path().join("object.o"));
-        compile::compile(compiler, env::consts::ARCH, &source, &object).unwrap();
+        compile::compile(compiler, &source, &object).unwrap();
         let mut object = open(&fs::read(object).unwrap());
         assert_ne!(object.programs().count(), 0, "{name} has no program");
         for (name, program) in object.programs_mut() {
