@@ -58,7 +58,7 @@ build-rust bench-programs: export GUIDEWAY_VERSION := $(VERSION)
 build-rust bench-programs: export GUIDEWAY_VERSION_AND_COMMIT := $(VERSION)$(COMMIT)
 build-rust: deps-build
 	cargo build --release -p guideway-forwarder -p guideway-agent $(MORE_RUST)
-	install -D -t $(BIN) $${CARGO_TARGET_DIR:-target}/release/guideway-{forwarder,agent}
+	install -D -t $(BIN) $${CARGO_TARGET_DIR:-target}/$${CARGO_BUILD_TARGET:-.}/release/guideway-{forwarder,agent}
 
 .PHONY: install
 install: ## Install what `make build` built (but guideway-lab), with systemd units [PREFIX=/usr/local DESTDIR=]
@@ -69,8 +69,8 @@ uninstall: ## Remove what `make install` installed; configs, secret and state st
 	@tools/install.sh --remove '$(PREFIX)'
 
 .PHONY: packages
-packages: deps-build ## deb, rpm, images for containers, lists of what is inside, and checksums, in dist/ [VERSION= OUT=]
-	@OUT='$(OUT)' tools/packages.sh
+packages: deps-build ## deb, rpm, images for containers, lists of what is inside, and checksums, in dist/ [VERSION= OUT= ARCH=arm64]
+	@OUT='$(OUT)' ARCH='$(ARCH)' tools/packages.sh
 
 .PHONY: release
 release: deps-build ## Packages with checksums and notes from CHANGELOG, signed if a key is given VERSION= [KEY=gpg-key]

@@ -9,7 +9,8 @@
 #   NAME_VERSION.cdx.json                               what each was built from (CycloneDX)
 #   SHA256SUMS
 #
-# VERSION is another version than Cargo.toml's. Two runs for one commit give the same bytes,
+# VERSION is another version than Cargo.toml's, ARCH another architecture than this machine's: arm64
+# on amd64, with rustup's library and the distribution's cross compiler. Two runs for one commit give the same bytes,
 # in whatever folders: no path and no time of a build is in them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,15 +18,21 @@ cd "$(dirname "$0")/.."
 readonly out=${OUT:-$PWD/dist}
 version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)}
 readonly version stage=$PWD/target/packages/stage
+host=$(go env GOHOSTARCH)
+readonly host arch=${ARCH:-$host}
+# Of the programs that know the architecture's files.
+binutils=
 # Of programs, man pages and all files that are packed.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 export CARGO_TARGET_DIR=$PWD/target/packages
 
 main() {
+    [[ $arch == "$host" ]] || have_cross_compilers
     rm -rf "$stage" "$out"
     mkdir -p "$stage" "$out"
-    build
+    build "$stage/host" build MORE_RUST="-p pages"
+    [[ $arch == "$host" ]] || cross_build
     stage_all
     local program
     for program in guideway guideway-lab guideway-forwarder guideway-agent; do
@@ -33,23 +40,39 @@ main() {
     done
     (cd tools/packages && go build -trimpath -o "$CARGO_TARGET_DIR/packages" .)
     "$CARGO_TARGET_DIR/packages" -stage "$stage" -out "$out" -version "$version" -commit "$(git rev-parse HEAD)" \
-        -arch "$(go env GOARCH)" -time "$SOURCE_DATE_EPOCH"
+        -arch "$arch" -time "$SOURCE_DATE_EPOCH"
     ls -l "$out"
 }
 
-# With what debuggers need, which is taken apart afterwards.
+# build FOLDER TARGET...: with what debuggers need, which is taken apart afterwards.
 build() {
     export RUSTFLAGS="--remap-path-prefix=$PWD=guideway --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo -C link-arg=-Wl,--build-id=sha1"
-    make build BIN="$stage/bin" VERSION="$version" GO_STRIP= MORE_RUST="-p pages"
+    make "${@:2}" BIN="$1" VERSION="$version" GO_STRIP=
+    bin=$1
+}
+
+have_cross_compilers() {
+    [[ $arch == arm64 ]] || { echo "packages: ARCH is '$arch': take $host or arm64" >&2 && exit 2; }
+    binutils=aarch64-linux-gnu-
+    command -v "${binutils}gcc" >/dev/null || { echo "packages: ${binutils}gcc is missing: apt-get install gcc-aarch64-linux-gnu" >&2 && exit 1; }
+    rustup target add aarch64-unknown-linux-gnu
+}
+
+# Beside this machine's programs, which write the pages.
+cross_build() {
+    export GOARCH=$arch CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=${binutils}gcc
+    build "$stage/bin" build
+    unset GOARCH CARGO_BUILD_TARGET
 }
 
 # A tree for each package.
 stage_all() {
     local whole=$stage/guideway name
-    BIN=$stage/bin tools/install.sh "$whole" /usr /etc /usr/lib/systemd/system /usr/lib/sysusers.d /usr/lib/tmpfiles.d
-    install -D -t "$whole/usr/bin" "$stage/bin/guideway-lab"
-    "$stage/bin/guideway" pages "$whole/usr/share"
-    "$stage/bin/guideway-lab" pages "$whole/usr/share"
+    BIN=$bin tools/install.sh "$whole" /usr /etc /usr/lib/systemd/system /usr/lib/sysusers.d /usr/lib/tmpfiles.d
+    install -D -t "$whole/usr/bin" "$bin/guideway-lab"
+    "$stage/host/guideway" pages "$whole/usr/share"
+    "$stage/host/guideway-lab" pages "$whole/usr/share"
     "$CARGO_TARGET_DIR/release/pages" "$whole/usr/share"
     gzip -9 -n "$whole"/usr/share/man/man1/*
     move_to guideway-agent usr/bin/guideway-agent usr/lib/systemd/system/guideway-{agent,backend}.service etc/guideway/agent.yaml
@@ -82,9 +105,9 @@ split_debug() {
     [[ $id =~ ^[0-9a-f]{16,}$ ]] || { echo "packages: $program has no build id" >&2 && exit 1; }
     debug=$stage/guideway-debug/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug
     install -d "${debug%/*}"
-    objcopy --only-keep-debug --compress-debug-sections "$program" "$debug"
+    "${binutils}objcopy" --only-keep-debug --compress-debug-sections "$program" "$debug"
     chmod 644 "$debug"
-    strip "$program"
+    "${binutils}strip" "$program"
 }
 
 main

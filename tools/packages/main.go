@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -108,7 +109,8 @@ func (b build) all() error {
 				return fmt.Errorf("%s as %s: %w", p.name, format, err)
 			}
 		}
-		if p.entrypoint != "" {
+		// Libraries of an image are this machine's.
+		if p.entrypoint != "" && b.arch == runtime.GOARCH {
 			if err := b.image(p, tree); err != nil {
 				return fmt.Errorf("image of %s: %w", p.name, err)
 			}
