@@ -144,13 +144,6 @@ func readDNSOverTCP(conn net.Conn) ([]byte, error) {
 	return reply, nil
 }
 
-func earlyEnd(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.New("the server closed the connection without an answer")
-	}
-	return err
-}
-
 func (c DNS) judge(query, reply []byte) (Answer, error) {
 	var parser dnsmessage.Parser
 	header, err := parser.Start(reply)

@@ -249,10 +249,8 @@ func readResponse(answer *bufio.Reader, request *http.Request) (*http.Response, 
 	for range interimMax {
 		response, err := http.ReadResponse(answer, request)
 		switch {
-		case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
-			return nil, errors.New("the server closed the connection without an answer")
 		case err != nil:
-			return nil, err
+			return nil, earlyEnd(err)
 		case response.StatusCode >= 200 || response.StatusCode == http.StatusSwitchingProtocols:
 			return response, nil
 		}

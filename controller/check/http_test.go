@@ -19,19 +19,10 @@ var discarded = log.New(io.Discard, "", 0)
 // serveOnce returns the port of a server that reads a little, answers and closes.
 func serveOnce(t *testing.T, answer string) uint16 {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for conn, err := listener.Accept(); err == nil; conn, err = listener.Accept() {
-			conn.Read(make([]byte, 4096))
-			io.WriteString(conn, answer)
-			conn.Close()
-		}
-	}()
-	return uint16(listener.Addr().(*net.TCPAddr).Port)
+	return serveTCP(t, func(conn net.Conn) {
+		conn.Read(make([]byte, 4096))
+		io.WriteString(conn, answer)
+	})
 }
 
 func listenHTTP(t *testing.T, handler http.HandlerFunc) uint16 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -12,6 +13,14 @@ import (
 
 	"github.com/guideway/guideway/controller/outside"
 )
+
+// earlyEnd says what an end that comes before an answer means.
+func earlyEnd(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("the server closed the connection without an answer")
+	}
+	return err
+}
 
 // Reason says in few words why a probe failed that could last for timeout: the
 // address is beside it anyway, and Go's errors repeat it twice. Servers have a say in it.

@@ -3,7 +3,6 @@ package check
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -75,10 +74,8 @@ func (c TCP) listen(conn net.Conn) (Answer, error) {
 		case err == nil:
 		case len(said) > 0: // closed, or silent from now on
 			return Answer{}, fmt.Errorf("the answer lacks %s: it is %s", wanted, excerpt(said))
-		case errors.Is(err, io.EOF):
-			return Answer{}, errors.New("the server closed the connection without an answer")
 		default:
-			return Answer{}, err
+			return Answer{}, earlyEnd(err)
 		}
 	}
 	return Answer{}, fmt.Errorf("the answer lacks %s in its first %d bytes: it is %s", wanted, len(said), excerpt(said))
