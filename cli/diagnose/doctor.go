@@ -3,8 +3,10 @@
 package diagnose
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -427,6 +429,9 @@ func (p *diagnosis) devices(ctx context.Context) {
 // the Ethernet header (wire/src/frame.rs).
 const packetBytesMax = 2048 - 256 - 14
 
+// In what `ethtool -k` prints.
+const lroIsOn = "large-receive-offload: on"
+
 // offloads: LRO never goes with forwarding; GRO happens behind native XDP, and what it joined
 // af_packet cuts again. In front of generic XDP it makes frames too long.
 func (p *diagnosis) offloads(ctx context.Context, d *forwarderv1.Device) {
@@ -436,7 +441,7 @@ func (p *diagnosis) offloads(ctx context.Context, d *forwarderv1.Device) {
 		return
 	}
 	bad := []string{"lro"}
-	names := map[string]string{"lro": "large-receive-offload: on", "gro": "generic-receive-offload: on"}
+	names := map[string]string{"lro": lroIsOn, "gro": "generic-receive-offload: on"}
 	if d.Mode == "generic" {
 		bad = append(bad, "gro")
 	}
@@ -616,11 +621,20 @@ func (p *diagnosis) drops() {
 type thisHost struct{}
 
 func (thisHost) features(ctx context.Context, device string) (string, error) {
-	out, err := exec.CommandContext(ctx, "ethtool", "-k", device).Output()
-	if err != nil {
-		return "", fmt.Errorf("ethtool -k %s: %w", device, err)
+	out, err := ethtool(ctx, "-k", device)
+	return string(out), err
+}
+
+// ethtool's words; an error says what it complains of.
+func ethtool(ctx context.Context, option, device string) ([]byte, error) {
+	out, err := exec.CommandContext(ctx, "ethtool", option, device).Output()
+	if failed := new(exec.ExitError); errors.As(err, &failed) {
+		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(failed.Stderr))
 	}
-	return string(out), nil
+	if err != nil {
+		return nil, fmt.Errorf("ethtool %s %s: %w", option, device, err)
+	}
+	return out, nil
 }
 
 func (thisHost) vlans(device string) (names []string) {

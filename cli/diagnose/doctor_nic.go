@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/machine"
+	"github.com/guideway/guideway/cli/show"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
@@ -152,7 +152,7 @@ func nicReportOf(ctx context.Context, name string) (nicReport, error) {
 		report.XDP = features
 	}
 	for _, option := range ethtoolOptions {
-		report.Ethtool[option] = ethtool(ctx, option, name)
+		report.Ethtool[option] = ethtoolSays(ctx, option, name)
 	}
 	return report, nil
 }
@@ -209,10 +209,10 @@ func xdpFeatures(index int) ([]string, error) {
 	return names, nil
 }
 
-// ethtool's words, of features only those that are on.
-func ethtool(ctx context.Context, option, device string) string {
-	out, err := exec.CommandContext(ctx, "ethtool", option, device).CombinedOutput()
-	if err != nil && len(out) == 0 {
+// ethtoolSays, of features only which are on.
+func ethtoolSays(ctx context.Context, option, device string) string {
+	out, err := ethtool(ctx, option, device)
+	if err != nil {
 		return err.Error()
 	}
 	var kept bytes.Buffer
@@ -225,14 +225,11 @@ func ethtool(ctx context.Context, option, device string) string {
 }
 
 func runsAs(d *forwarderv1.Device) string {
-	words := []string{d.Driver}
-	if d.Mode != "-" {
-		words = append(words, d.Mode)
+	words := d.Driver
+	if mode := show.ModeOf(d); mode != "" {
+		words += ", " + mode
 	}
-	if d.ZeroCopy {
-		words = append(words, "zero-copy")
-	}
-	return fmt.Sprintf("%s, %d queues (%s)", strings.Join(words, ", "), d.Queues, d.DriverReason)
+	return fmt.Sprintf("%s, %d queues (%s)", words, d.Queues, d.DriverReason)
 }
 
 // How many queues of an interface the forwarder takes (docs/requirements.md).
@@ -257,7 +254,7 @@ func (r nicReport) limits(device *forwarderv1.Device) []string {
 		"its driver has zero-copy, and the forwarder got none: its log says why (journalctl -u guideway-forwarder)")
 	add(r.ReceiveQueues > queuesMax, "it has %d receive queues, and the forwarder takes %d: ethtool -L %s combined %d", r.ReceiveQueues, queuesMax, r.Interface, queuesMax)
 	add(r.MTU > packetBytesMax, "its MTU is %d, and packets longer than %d bytes are dropped", r.MTU, packetBytesMax)
-	add(strings.Contains(r.Ethtool["-k"], "large-receive-offload: on"), "it joins packets before we get them: ethtool -K %s lro off", r.Interface)
+	add(strings.Contains(r.Ethtool["-k"], lroIsOn), "it joins packets before we get them: ethtool -K %s lro off", r.Interface)
 	return limits
 }
 

@@ -39,16 +39,21 @@ func showInterfaces(ctx context.Context, m machine.Machine, _ io.Writer) (output
 	for _, d := range status.GetDevices() {
 		one := interfaceOf(d)
 		shown = append(shown, one)
-		mode := one.Mode
-		if one.ZeroCopy {
-			mode += ", zero-copy"
-		}
 		found.Rows = append(found.Rows, []string{
-			one.Name, one.Driver, output.Dash(mode), fmt.Sprint(one.Queues), one.State, fmt.Sprint(one.MTU), output.Dash(one.Reason),
+			one.Name, one.Driver, output.Dash(ModeOf(d)), fmt.Sprint(one.Queues), one.State, fmt.Sprint(one.MTU), output.Dash(one.Reason),
 		})
 	}
 	found.Value = shown
 	return found, nil
+}
+
+// ModeOf an interface, and whether it has zero-copy; empty: its driver has no modes.
+func ModeOf(d *forwarderv1.Device) string {
+	mode := interfaceOf(d).Mode
+	if d.ZeroCopy {
+		mode += ", zero-copy"
+	}
+	return mode
 }
 
 func interfaceOf(d *forwarderv1.Device) shownInterface {
