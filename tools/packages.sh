@@ -10,8 +10,8 @@
 #   SHA256SUMS
 #
 # VERSION is another version than Cargo.toml's, ARCH another architecture than this machine's: arm64
-# on amd64, with rustup's library and the distribution's cross compiler. Two runs for one commit give the same bytes,
-# in whatever folders: no path and no time of a build is in them.
+# on amd64, with rustup's library and the distribution's cross compiler. Two runs for one commit
+# give the same bytes, in whatever folders: no path and no time of a build is in them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,8 +20,8 @@ version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)}
 readonly version stage=$PWD/target/packages/stage
 host=$(go env GOHOSTARCH)
 readonly host arch=${ARCH:-$host}
-# Of the programs that know the architecture's files.
-binutils=
+# Programs that are packed, and the prefix of those that know their format.
+bin=$stage/host binutils=
 # Of programs, man pages and all files that are packed.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
@@ -31,7 +31,7 @@ main() {
     [[ $arch == "$host" ]] || have_cross_compilers
     rm -rf "$stage" "$out"
     mkdir -p "$stage" "$out"
-    build "$stage/host" build MORE_RUST="-p pages"
+    build MORE_RUST="-p pages"
     [[ $arch == "$host" ]] || cross_build
     stage_all
     local program
@@ -44,11 +44,10 @@ main() {
     ls -l "$out"
 }
 
-# build FOLDER TARGET...: with what debuggers need, which is taken apart afterwards.
+# build [VARIABLE=VALUE...]: with what debuggers need, which is taken apart afterwards.
 build() {
     export RUSTFLAGS="--remap-path-prefix=$PWD=guideway --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo -C link-arg=-Wl,--build-id=sha1"
-    make "${@:2}" BIN="$1" VERSION="$version" GO_STRIP=
-    bin=$1
+    make build BIN="$bin" VERSION="$version" GO_STRIP= "$@"
 }
 
 have_cross_compilers() {
@@ -62,7 +61,8 @@ have_cross_compilers() {
 cross_build() {
     export GOARCH=$arch CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=${binutils}gcc
-    build "$stage/bin" build
+    bin=$stage/bin
+    build
     unset GOARCH CARGO_BUILD_TARGET
 }
 
