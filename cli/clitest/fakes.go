@@ -45,7 +45,10 @@ type FakeController struct {
 	Offered string
 	// The file that configs are applied to; and how that ends.
 	Target  string
+	Edited  bool
 	Failure error
+	// Why what was loaded last is refused.
+	Refused string
 	Order   *controllerv1.ApplyOrder
 	Reloads int
 	// nil: the config is in files alone.
@@ -142,7 +145,7 @@ func (f *FakeController) ApplyConfig(stream grpc.BidiStreamingServer[controllerv
 		f.Order = request.Order
 	}
 	sum := sha256.Sum256([]byte(FormerConfig))
-	if err := stream.Send(&controllerv1.ApplyConfigResponse{Path: f.Target, Digest: hex.EncodeToString(sum[:])}); err != nil {
+	if err := stream.Send(&controllerv1.ApplyConfigResponse{Path: f.Target, Digest: hex.EncodeToString(sum[:]), Edited: f.Edited}); err != nil {
 		return err
 	}
 	if _, err := stream.Recv(); err != nil {
@@ -156,7 +159,7 @@ func (f *FakeController) ApplyConfig(stream grpc.BidiStreamingServer[controllerv
 
 func (f *FakeController) GetConfigHistory(context.Context, *controllerv1.GetConfigHistoryRequest) (*controllerv1.GetConfigHistoryResponse, error) {
 	at := timestamppb.New(time.Unix(1_700_000_000, 0))
-	return &controllerv1.GetConfigHistoryResponse{NotRecorded: "disk full", Records: []*controllerv1.ConfigRecord{
+	return &controllerv1.GetConfigHistoryResponse{NotRecorded: "disk full", Refused: f.Refused, Records: []*controllerv1.ConfigRecord{
 		{Number: 7, Time: at, How: "apply", User: "alice", Message: "too\nearly", From: []string{"/new.yaml"}, Digest: "77"},
 		{Number: 6, Time: at, How: "rollback", RollbackTo: 4, User: "root", InUse: true},
 		{Number: 5, Time: at, How: "reload"},

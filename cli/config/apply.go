@@ -34,8 +34,8 @@ func configApplyCommand() *cobra.Command {
 			"given by --config or by the installed unit; it keeps its owner and mode, it is written\n" +
 			"with the rights of this user, and a symbolic link is not followed. With --server the\n" +
 			"controller replaces its own file. Refused if something else runs than FILE was\n" +
-			"compared with, if the file was edited since it was loaded, and if the configuration\n" +
-			"is a directory or several files.\n" +
+			"compared with, if the configuration is a directory or several files, and if the file\n" +
+			"holds an edit that never ran, unless FILE is that edit.\n" +
 			"\n" +
 			"If machines share their configuration by etcd, FILE is the shared part: this machine's\n" +
 			"parser and forwarder and every other live machine check it; if none refuses, it is\n" +
@@ -175,7 +175,9 @@ func configRollbackCommand() *cobra.Command {
 		Use:   "rollback [NUMBER]",
 		Short: "Apply an earlier configuration of the history",
 		Long: "Applies the configuration of that number as `guideway config apply` applies a file.\n" +
-			"Without NUMBER: the one that was in use before the present one.",
+			"Without NUMBER: the one that was in use before the present one, or if what was loaded\n" +
+			"last is refused, the present one. A file that holds an edit that never ran is put\n" +
+			"aside, under a name that ends in `.edited-` and the time.",
 		Example: "  guideway config rollback\n  guideway config rollback 12 --message 'web-7 is not back'",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -205,8 +207,8 @@ func configRollbackCommand() *cobra.Command {
 	return command
 }
 
-// rollbackTarget is the number given, or that of the config before the one in
-// use.
+// rollbackTarget is the number given, or that of the config before the one loaded last:
+// where that is refused, it is the one in use.
 func rollbackTarget(ctx context.Context, m machine.Machine, args []string) (uint64, error) {
 	if len(args) == 1 {
 		return recordNumber(args[0])
@@ -216,6 +218,9 @@ func rollbackTarget(ctx context.Context, m machine.Machine, args []string) (uint
 		return 0, err
 	}
 	for i, record := range history.Records {
+		if record.InUse && history.Refused != "" {
+			return record.Number, nil
+		}
 		if record.InUse && i+1 < len(history.Records) {
 			return history.Records[i+1].Number, nil
 		}

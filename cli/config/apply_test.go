@@ -113,6 +113,47 @@ func TestAnEditedFileIsNotOverwritten(t *testing.T) {
 	holds(t, c.Target, "edited")
 }
 
+func TestAnEditThatNeverRanIsPutAside(t *testing.T) {
+	c := &clitest.FakeController{Target: target(t), Edited: true}
+	runDir := clitest.Both(t, c, nil)
+	stdout, _, err := guideway(t, "config", "rollback", "5", "--run-dir", runDir, "--config", c.Target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := filepath.Glob(c.Target + ".edited-*")
+	if err != nil || len(found) != 1 || !strings.Contains(stdout, "held an edit that never ran: it is kept in "+found[0]+"\n") {
+		t.Fatalf("%v %v\n%s", found, err, stdout)
+	}
+	if text, err := os.ReadFile(found[0]); err != nil || string(text) != clitest.FormerConfig {
+		t.Errorf("%q %v", text, err)
+	}
+	if err := os.Remove(found[0]); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, c.Target, "different: 1\nb: 3\n")
+}
+
+func TestAFileThatHoldsItAlreadyIsNotWritten(t *testing.T) {
+	c := &clitest.FakeController{Target: target(t), Failure: status.Error(codes.FailedPrecondition, "the forwarder refuses the plan")}
+	runDir := clitest.Both(t, c, nil)
+	_, _, err := guideway(t, "config", "apply", c.Target, "--run-dir", runDir, "--config", c.Target)
+	if err == nil || strings.Contains(err.Error(), "holds the former config again") || c.Reloads != 0 {
+		t.Errorf("got %v", err)
+	}
+	holds(t, c.Target, clitest.FormerConfig)
+}
+
+func TestAfterARefusalRollbackReturnsToWhatRuns(t *testing.T) {
+	c := &clitest.FakeController{Target: target(t), Refused: "a.yaml:3: unknown field"}
+	runDir := clitest.Both(t, c, nil)
+	if _, _, err := guideway(t, "config", "rollback", "--run-dir", runDir, "--config", c.Target); err != nil || c.Order.RollbackTo != 6 {
+		t.Errorf("%v %v", c.Order, err)
+	}
+	if _, stderr, err := guideway(t, "config", "history", "--run-dir", runDir); err != nil || !strings.Contains(stderr, "what was loaded last is refused, and the one in use goes on: a.yaml:3: unknown field\n") {
+		t.Errorf("%v\n%s", err, stderr)
+	}
+}
+
 func TestADirectoryOfConfigsIsNotApplied(t *testing.T) {
 	folder := t.TempDir()
 	for _, name := range []string{"a.yaml", "b.yaml"} {

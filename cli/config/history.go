@@ -22,6 +22,7 @@ import (
 type shownHistory struct {
 	Records     []shownRecord `json:"records"`
 	NotRecorded string        `json:"not_recorded,omitempty"`
+	Refused     string        `json:"refused,omitempty"`
 }
 
 type shownRecord struct {
@@ -56,6 +57,9 @@ func configHistoryCommand() *cobra.Command {
 			if response.NotRecorded != "" {
 				fmt.Fprintf(command.ErrOrStderr(), "warning: the latest config is not recorded, which is tried again: %s\n", response.NotRecorded)
 			}
+			if response.Refused != "" {
+				fmt.Fprintf(command.ErrOrStderr(), "warning: what was loaded last is refused, and the one in use goes on: %s\n", response.Refused)
+			}
 			return historyListing(response).Print(command.OutOrStdout(), format)
 		},
 	}
@@ -65,7 +69,7 @@ func configHistoryCommand() *cobra.Command {
 }
 
 func historyListing(response *controllerv1.GetConfigHistoryResponse) output.Listing {
-	shown := shownHistory{Records: []shownRecord{}, NotRecorded: response.NotRecorded}
+	shown := shownHistory{Records: []shownRecord{}, NotRecorded: response.NotRecorded, Refused: response.Refused}
 	list := output.Listing{
 		Header: []string{"NUMBER", "TIME", "HOW", "USER", "MESSAGE", "FROM", "DIGEST"}, WideFrom: 5,
 		None: "no config was in use here yet",

@@ -41,8 +41,16 @@ func (own ownConfig) replace(ctx context.Context, stdout io.Writer, target *cont
 	if err != nil {
 		return nil, err
 	}
-	if lines := diff.Diff("former", file.Former, "applied", data); len(lines) > 0 {
-		fmt.Fprintf(stdout, "\nchanges to %s:\n\n%s", path, printable(lines))
+	if file.ChangesNothing() {
+		return nil, nil
+	}
+	fmt.Fprintf(stdout, "\nchanges to %s:\n\n%s", path, printable(diff.Diff("former", file.Former, "applied", data)))
+	if target.Edited {
+		aside, err := file.PutAside()
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(stdout, "\n%s held an edit that never ran: it is kept in %s\n", path, aside)
 	}
 	if err := file.Write(); err != nil {
 		return nil, err

@@ -93,7 +93,10 @@ func (h *host) ApplyConfig(_ context.Context, user string, order *controllerv1.A
 	h.offered, h.order, h.user = files, order, user
 	return h, h.plan
 }
-func (h *host) Target() (path, digest string) { return "/etc/guideway/guideway.yaml", "abc" }
+func (h *host) File() File { return h }
+func (h *host) Target() (path, digest string, edited bool) {
+	return "/etc/guideway/guideway.yaml", "abc", false
+}
 func (h *host) Commit(context.Context) (*controllerv1.ApplyConfigResponse, error) {
 	return &controllerv1.ApplyConfigResponse{Generation: 8, Number: 3}, h.reload
 }

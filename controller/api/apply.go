@@ -16,18 +16,25 @@ import (
 // ErrUnknownConfig: the history does not have it.
 var ErrUnknownConfig = errors.New("the history has no such config: `guideway config history` lists them")
 
-// Applying is a config that its client is about to write.
+// Applying is a config on its way into use.
 type Applying interface {
-	// Target is the file to be replaced, and the digest of what it holds.
-	Target() (path, digest string)
-	// Write the file, for a client that has no rights here.
+	// File that is replaced before Commit; nil: none, the config goes to etcd.
+	File() File
+	// Commit returns when the forwarder has accepted the plan.
+	Commit(context.Context) (*controllerv1.ApplyConfigResponse, error)
+	Close()
+}
+
+// File is the one that holds the config.
+type File interface {
+	// Target is its path, the digest of what it holds, and whether that is an edit that
+	// never ran.
+	Target() (path, digest string, edited bool)
+	// Write it, for a client that has no rights here.
 	Write() error
 	// PutBack what Write replaced, after Commit has refused it; reason says why,
 	// and the error what became of the file, too.
 	PutBack(ctx context.Context, reason error) error
-	// Commit returns when the forwarder has accepted the plan.
-	Commit(context.Context) (*controllerv1.ApplyConfigResponse, error)
-	Close()
 }
 
 func (s *service) ApplyConfig(stream grpc.BidiStreamingServer[controllerv1.ApplyConfigRequest, controllerv1.ApplyConfigResponse]) error {
@@ -36,8 +43,12 @@ func (s *service) ApplyConfig(stream grpc.BidiStreamingServer[controllerv1.Apply
 		return err
 	}
 	defer applying.Close()
-	path, digest := applying.Target()
-	if err := stream.Send(&controllerv1.ApplyConfigResponse{Path: path, Digest: digest}); err != nil {
+	target := &controllerv1.ApplyConfigResponse{}
+	file := applying.File()
+	if file != nil {
+		target.Path, target.Digest, target.Edited = file.Target()
+	}
+	if err := stream.Send(target); err != nil {
 		return err
 	}
 	written := false
@@ -49,15 +60,15 @@ func (s *service) ApplyConfig(stream grpc.BidiStreamingServer[controllerv1.Apply
 	if err != nil || !written {
 		return errors.Join(err, errNotWritten(err))
 	}
-	elsewhere := callerOf(stream.Context()).Certificate != ""
-	if elsewhere {
-		if err := applying.Write(); err != nil {
+	writesHere := file != nil && callerOf(stream.Context()).Certificate != ""
+	if writesHere {
+		if err := file.Write(); err != nil {
 			return configFailure(err)
 		}
 	}
 	response, err := applying.Commit(stream.Context())
-	if err != nil && elsewhere {
-		err = applying.PutBack(stream.Context(), err)
+	if err != nil && writesHere {
+		err = file.PutBack(stream.Context(), err)
 	}
 	if err != nil {
 		return configFailure(err)

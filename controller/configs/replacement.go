@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -49,6 +50,23 @@ func NewReplacement(path, digest string, data []byte) (*Replacement, error) {
 // Write the new content, unless the file was edited since it was read.
 func (r *Replacement) Write() error { return r.replace(r.Former, r.latter) }
 
+// PutAside the former content, an edit that never ran, in a file of its own beside it.
+func (r *Replacement) PutAside() (path string, err error) {
+	directory, err := r.openDirectory()
+	if err != nil {
+		return "", err
+	}
+	defer directory.Close()
+	name := filepath.Base(r.Path) + time.Now().UTC().Format(".edited-20060102T150405Z")
+	if err := r.write(directory, name, r.Former); err != nil {
+		return "", fmt.Errorf("put the edit of %s aside: %w", r.Path, statedir.Cause(err))
+	}
+	return filepath.Join(filepath.Dir(r.Path), name), nil
+}
+
+// ChangesNothing: the file holds already what it is to hold.
+func (r *Replacement) ChangesNothing() bool { return bytes.Equal(r.Former, r.latter) }
+
 // PutBack the former content, unless the file was edited since.
 func (r *Replacement) PutBack() error { return r.replace(r.latter, r.Former) }
 
@@ -65,7 +83,7 @@ func (r *Replacement) replace(expected, data []byte) error {
 	if !bytes.Equal(now, expected) {
 		return fmt.Errorf("%s was edited meanwhile", r.Path)
 	}
-	if err := r.write(directory, data); err != nil {
+	if err := r.write(directory, filepath.Base(r.Path), data); err != nil {
 		return fmt.Errorf("write the config file %s: %w", r.Path, statedir.Cause(err))
 	}
 	return nil
@@ -109,9 +127,9 @@ func (r *Replacement) read(directory *os.File) (data []byte, info unix.Stat_t, e
 }
 
 // write as a whole: a crash leaves one or the other, and both are complete.
-func (r *Replacement) write(directory *os.File, data []byte) error {
-	at, base := int(directory.Fd()), filepath.Base(r.Path)
-	temporary := "." + base + "-" + rand.Text()
+func (r *Replacement) write(directory *os.File, name string, data []byte) error {
+	at := int(directory.Fd())
+	temporary := "." + name + "-" + rand.Text()
 	fd, err := unix.Openat(at, temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
@@ -120,7 +138,7 @@ func (r *Replacement) write(directory *os.File, data []byte) error {
 	_, err = file.Write(data)
 	err = errors.Join(err, r.sameOwner(file), file.Sync(), file.Close())
 	if err == nil {
-		err = unix.Renameat(at, temporary, at, base)
+		err = unix.Renameat(at, temporary, at, name)
 	}
 	if err != nil {
 		return errors.Join(err, unix.Unlinkat(at, temporary, 0))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/apitest"
+	configfiles "github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/configs"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
@@ -35,6 +36,9 @@ func (h *harness) apply(config string, order *controllerv1.ApplyOrder) (*control
 	}
 	if target.Path != h.configFile() {
 		h.t.Errorf("to be replaced: %s", target.Path)
+	}
+	if onDisk, _ := os.ReadFile(target.Path); target.Digest != configs.DigestOf([]configfiles.Source{{Data: onDisk}}) {
+		h.t.Errorf("the digest of something else: %v", target)
 	}
 	h.write(config)
 	if err := stream.Send(&controllerv1.ApplyConfigRequest{Written: true}); err != nil {
@@ -207,6 +211,63 @@ func TestNothingElseIsLoadedWhileAConfigIsApplied(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 	h.stop()
+}
+
+// reload, which is refused.
+func (h *harness) reloadRefused(config string) {
+	h.t.Helper()
+	h.write(config)
+	if _, err := h.client.Reload(h.deadline(), &controllerv1.ReloadRequest{}); err == nil {
+		h.t.Fatal("loaded")
+	}
+	if history := h.history(); len(history.Records) != 1 || !history.Records[0].InUse || history.Refused == "" {
+		h.t.Errorf("history %v", history)
+	}
+}
+
+func TestAFileThatIsEditedInPlaceIsAppliedLikeAnother(t *testing.T) {
+	h := applied(t)
+	h.write(h.config(secondBackend))
+	response, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Generation: h.running(), Message: "by hand"})
+	if err != nil || response.Number != 2 {
+		t.Fatalf("%v %v", response, err)
+	}
+	if latest := h.history().Records[0]; latest.How != "apply" || latest.Message != "by hand" || !latest.InUse {
+		t.Errorf("applied: %v", latest)
+	}
+	h.stop()
+}
+
+func TestABadEditDoesNotStandInTheWayOfARollback(t *testing.T) {
+	for what, edit := range map[string]func(*harness) string{
+		"refused by the parser":    func(*harness) string { return "nonsense: 1\n" },
+		"refused by the forwarder": func(h *harness) string { return h.config("") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			h := newHarness(t)
+			h.peer.backendsMin.Store(2)
+			h.write(h.config(secondBackend))
+			h.peer.serve(t, h.runDir())
+			h.start()
+			h.until("announced", announced)
+			h.reloadRefused(edit(h))
+			h.until("the former plan runs", func(s *controllerv1.GetStateResponse) bool {
+				return s.Forwarder.GenerationAccepted == s.Forwarder.GenerationWanted && s.Forwarder.GenerationWanted == h.running()
+			})
+			_, err := h.apply(h.config(secondBackend)+"# another\n", &controllerv1.ApplyOrder{Generation: h.running()})
+			if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "`guideway config rollback 1` puts it aside") {
+				t.Errorf("overwritten: %v", err)
+			}
+			if _, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Generation: h.running(), RollbackTo: 1}); err != nil {
+				t.Fatal(err)
+			}
+			h.until("in order", func(s *controllerv1.GetStateResponse) bool { return !s.Config.Stale && announced(s) })
+			if history := h.history(); history.Refused != "" || len(history.Records) != 1 || !history.Records[0].InUse {
+				t.Errorf("history %v", history)
+			}
+			h.stop()
+		})
+	}
 }
 
 func TestAConfigThatTheForwarderRefusesIsNotInUse(t *testing.T) {

@@ -19,7 +19,7 @@ func (c *Controller) restoreBucketMaps() {
 		c.log.Warn("a bucket map cannot be used; the service's buckets stay as in the forwarder's plan, and its open moves close by their age", "error", problem)
 	}
 	c.restoreWithdrawn()
-	c.step(brain.BucketMapsKept{Maps: maps, Withdrawn: c.withdrawn})
+	c.Step(brain.BucketMapsKept{Maps: maps, Withdrawn: c.withdrawn})
 }
 
 func (c *Controller) restoreWithdrawn() {

@@ -72,16 +72,11 @@ type Controller struct {
 	// A missing capability is said once.
 	peersForbidden sync.Once
 
-	// One place: of two reloads the later one's files count.
-	reloads chan struct{}
-	history *configs.History
-	// nil: the config is in files alone.
-	shared *sharedConfig
-	// Files named by the configuration in use.
-	named atomic.Pointer[namedFiles]
-	// This machine's, by that config.
-	name  atomic.Pointer[string]
-	audit *api.Audit
+	// Which config, and how one comes into use.
+	configs *configs.Configs
+	// Of etcd, as they were read last.
+	machines machinesSeen
+	audit    *api.Audit
 
 	// What runs beside the loop, as long as work does.
 	work  context.Context
@@ -100,14 +95,14 @@ type Controller struct {
 	healthNews chan struct{}
 
 	// Of that goroutine only.
-	loaded  loadedConfigs
 	targets map[compile.Probe]*probed
 	unsent  string // why a probe could not be sent, as last logged
 	again   time.Time
 	// As kept on disk.
 	withdrawn bool
 
-	traffic traffic
+	registration registration
+	traffic      traffic
 	// What is drained on all machines. Of the goroutine that owns the brain.
 	fleetDrains []fleet.Drained
 }
@@ -156,21 +151,15 @@ func Run(ctx context.Context, options Options) error {
 // begin everything that runs beside the loop, until work ends.
 func (c *Controller) begin() {
 	work := c.work
-	for _, run := range []func(context.Context){c.remote.Run, c.forwarder.Run, c.routes.Run} {
+	for _, run := range append(c.configs.Tasks(), c.remote.Run, c.forwarder.Run, c.routes.Run) {
 		c.tasks.Go(func() { run(work) })
 	}
 	c.tasks.Go(func() { health.Watch(work, c.options.RunDir, c.heardOfHealth) })
-	watchers := []func(context.Context, *Controller){watchSignals, watchGateway, watchNamedFiles, watchTraffic}
-	if c.options.Watch {
-		watchers = append(watchers, watchFiles)
-	}
-	if s := c.shared; s != nil {
+	watchers := []func(context.Context, *Controller){watchSignals, watchGateway, watchTraffic}
+	if etcd := c.configs.Etcd(); etcd != nil {
 		watchers = append(watchers, watchMachines)
-		for _, run := range []func(context.Context){s.follower.Run, s.registrar.Run, s.maps.Run} {
-			c.tasks.Go(func() { run(work) })
-		}
 		c.tasks.Go(func() {
-			s.store.FollowDrains(work, c.log, func(drains fleet.Drains) { c.takeFleetDrains(work, drains) })
+			etcd.Store.FollowDrains(work, c.log, func(drains fleet.Drains) { c.takeFleetDrains(work, drains) })
 		})
 	}
 	for _, watch := range watchers {
@@ -191,9 +180,9 @@ func start(options Options) (c *Controller, err error) {
 		asks:       make(chan func()),
 		done:       make(chan struct{}),
 		healthNews: make(chan struct{}, 1),
-		reloads:    make(chan struct{}, 1),
 		targets:    map[compile.Probe]*probed{},
 	}
+	c.registration.c = c
 	defer func() {
 		if err != nil {
 			close(c.done) // there is no loop that events wait for
@@ -204,13 +193,16 @@ func start(options Options) (c *Controller, err error) {
 	if err = c.store.Prepare(); err != nil {
 		return c, err
 	}
-	if c.history, err = configs.OpenHistory(options.StateDir, c.log); err != nil {
-		return c, err
-	}
 	if c.audit, err = api.OpenAudit(options.StateDir, c.log); err != nil {
 		return c, err
 	}
-	if c.routes, err = routes.New(options.RunDir, c.log, c.enqueue); err != nil {
+	c.configs, err = configs.Open(configs.Settings{
+		Files: options.Config, Watch: options.Watch, Store: c.store, Host: c, Audit: c.audit, Notify: c.notify, Log: c.log,
+	})
+	if err != nil {
+		return c, err
+	}
+	if c.routes, err = routes.New(options.RunDir, c.log, c.Enqueue); err != nil {
 		return c, err
 	}
 	c.peers = prober.NewPeers(c.peerResult)
@@ -226,7 +218,7 @@ func start(options Options) (c *Controller, err error) {
 	if err = c.restoreDrains(); err != nil {
 		return c, err
 	}
-	if err = c.loadAtStart(); err != nil {
+	if err = c.configs.Start(); err != nil {
 		return c, err
 	}
 	return c, nil
@@ -248,13 +240,13 @@ func (c *Controller) loop(ctx context.Context) {
 		case <-c.healthNews:
 			c.stepHealth()
 		case event := <-c.events:
-			c.step(event)
+			c.Step(event)
 		case result := <-c.prober.Results():
 			c.takeResult(result)
 		case ask := <-c.asks:
 			ask()
 		case <-timer.C:
-			c.step(brain.Tick{})
+			c.Step(brain.Tick{})
 		case <-ctx.Done():
 			if c.restarted.Load() {
 				c.notify.Reloading() // until the program that is installed says that it is ready
@@ -292,10 +284,10 @@ func (c *Controller) stepHealth() {
 	}
 }
 
-// step lets the brain decide on an event. It knows the forwarder's health first,
+// Step lets the brain decide on an event. It knows the forwarder's health first,
 // however long it was busy: else it would take its own silence for the
 // forwarder's.
-func (c *Controller) step(event brain.Event) {
+func (c *Controller) Step(event brain.Event) {
 	c.stepHealth()
 	c.decide(event)
 }
@@ -317,18 +309,18 @@ func (c *Controller) decide(event brain.Event) {
 	c.prober.SetProbing(want.Probing)
 	c.keepBucketMaps(want)
 	c.keepWithdrawn(want)
-	if c.shared != nil {
-		c.shared.maps.Set(want.Agreement)
+	if etcd := c.configs.Etcd(); etcd != nil {
+		etcd.Maps.Set(want.Agreement)
 	}
 	if want.PlanChanged {
 		c.forwarder.Set(want.Plan)
 	}
 	if want.RoutesChanged || want.ConfigChanged {
-		c.routes.Set(routes.Encode(want, c.loaded.inUseAt), !want.RoutesDecided)
+		c.routes.Set(routes.Encode(want, c.configs.LoadedAt()), !want.RoutesDecided)
 	}
 	c.routes.KnowPeers(want.PeerWell)
 	c.traffic.wanted.Store(want.MeasureTraffic)
-	c.keepGoodConfig(want.Trusted)
+	c.configs.Trusted(want.Trusted)
 	c.again = want.Again
 }
 
@@ -343,25 +335,23 @@ func (c *Controller) logTransition(t brain.Transition) {
 	c.log.Log(context.Background(), level, t.Kind+" "+t.To, "name", t.Name, "from", t.From, "reason", t.Reason)
 }
 
-// enqueue hands an event to the brain's goroutine; after the end it is dropped.
-func (c *Controller) enqueue(event brain.Event) {
+// Enqueue hands an event to the brain's goroutine; after the end it is dropped.
+func (c *Controller) Enqueue(event brain.Event) {
 	select {
 	case c.events <- event:
 	case <-c.done:
 	}
 }
 
-var errStopping = errors.New("the controller is stopping")
-
-// ask runs f in the brain's goroutine.
-func (c *Controller) ask(ctx context.Context, f func()) error {
+// Ask runs f in the brain's goroutine.
+func (c *Controller) Ask(ctx context.Context, f func()) error {
 	finished := make(chan struct{})
 	select {
 	case c.asks <- func() { f(); close(finished) }:
 		<-finished
 		return nil
 	case <-c.done:
-		return errStopping
+		return configs.ErrStopping
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -378,12 +368,12 @@ func (c *Controller) peerResult(result prober.PeerResult) {
 			c.log.Warn("peers cannot be probed without CAP_NET_RAW: they count as unhealthy, and fragments are not redirected to them", "error", result.Err)
 		})
 	}
-	c.enqueue(event)
+	c.Enqueue(event)
 }
 
 // agentState comes from the goroutines that receive.
 func (c *Controller) agentState(state agents.State) {
-	c.enqueue(brain.AgentSaid{
+	c.Enqueue(brain.AgentSaid{
 		Backend: state.Agent, Counted: state.Counted, Counts: state.Counts,
 		Serves: state.Serves, Accepts: state.Accepts, Own: state.Own, VIPsLacking: state.VIPsLacking,
 	})
@@ -402,7 +392,7 @@ func (c *Controller) forwarderEvent(event brain.Event) {
 			}
 		}
 	}
-	c.enqueue(event)
+	c.Enqueue(event)
 }
 
 func healthOf(answer *health.Answer) brain.Event {
@@ -439,8 +429,8 @@ func (c *Controller) close() {
 	if c.routes != nil {
 		c.routes.Close()
 	}
-	if c.shared != nil {
-		c.shared.store.Close()
+	if c.configs != nil {
+		c.configs.Close()
 	}
 	if c.audit != nil {
 		_ = c.audit.Close()

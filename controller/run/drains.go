@@ -54,7 +54,7 @@ func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBack
 
 // warning by the brain; empty: none.
 func (c *Controller) warning(ctx context.Context, ask func() string) (warnings []string, err error) {
-	err = c.ask(ctx, func() {
+	err = c.Ask(ctx, func() {
 		if warning := ask(); warning != "" {
 			warnings = []string{warning}
 		}
@@ -120,11 +120,11 @@ func unlessForced(why, cure string) error {
 // drain or undrain, unless it is refused.
 func (c *Controller) drain(ctx context.Context, event brain.Event, refuse func() error) error {
 	var problem error
-	err := c.ask(ctx, func() {
+	err := c.Ask(ctx, func() {
 		if problem = refuse(); problem != nil {
 			return
 		}
-		c.step(event)
+		c.Step(event)
 		problem = c.keepDrains()
 	})
 	return errors.Join(err, problem)
@@ -147,16 +147,16 @@ func (c *Controller) restoreDrains() error {
 		return err
 	}
 	for _, backend := range kept.Backends {
-		c.step(brain.DrainBackend{Backend: backend, Drain: true})
+		c.Step(brain.DrainBackend{Backend: backend, Drain: true})
 	}
 	c.stepFleetDrains(kept.Fleet)
 	for _, service := range kept.Services {
 		c.log.Warn("a service is drained by command and not announced: `guideway undrain service NAME` ends that", "name", service)
-		c.step(brain.DrainService{Service: service, Drain: true})
+		c.Step(brain.DrainService{Service: service, Drain: true})
 	}
 	if kept.Machine {
 		c.log.Warn("this machine is drained by command and announces nothing: `guideway undrain machine` ends that")
-		c.step(brain.DrainMachine{Drain: true})
+		c.Step(brain.DrainMachine{Drain: true})
 	}
 	return nil
 }
@@ -186,7 +186,7 @@ func watchTraffic(ctx context.Context, c *Controller) {
 			c.log.Warn("a drain waits for traffic to move away, and it is not known what still comes", "error", err)
 			continue
 		}
-		c.enqueue(trafficOf(counters))
+		c.Enqueue(trafficOf(counters))
 	}
 }
 

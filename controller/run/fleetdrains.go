@@ -16,14 +16,15 @@ import (
 
 // drainInFleet: on all machines; the others hear of it by etcd.
 func (c *Controller) drainInFleet(ctx context.Context, what fleet.Drained, refuse func() error) error {
-	if c.shared == nil {
+	etcd := c.configs.Etcd()
+	if etcd == nil {
 		return api.Unmetf("drain %s on all machines: there is no `etcd` in the config by which they would hear of it: drain it on each", what.Name)
 	}
 	var problem error
-	if err := c.ask(ctx, func() { problem = refuse() }); err != nil || problem != nil {
+	if err := c.Ask(ctx, func() { problem = refuse() }); err != nil || problem != nil {
 		return errors.Join(err, problem)
 	}
-	if err := c.shared.store.Drain(ctx, what, c.shared.machineName()); err != nil {
+	if err := etcd.Store.Drain(ctx, what, c.configs.Machine()); err != nil {
 		return api.Unmetf("drain %s on all machines: %s: without `--fleet` it is drained on this machine alone", what.Name, err)
 	}
 	return c.setFleetDrains(ctx, func(drains []fleet.Drained) []fleet.Drained { return append(drains, what) })
@@ -31,14 +32,15 @@ func (c *Controller) drainInFleet(ctx context.Context, what fleet.Drained, refus
 
 // undrainInFleet: if it was drained on all machines, which is returned.
 func (c *Controller) undrainInFleet(ctx context.Context, what fleet.Drained) (was bool, err error) {
-	if c.shared == nil {
+	etcd := c.configs.Etcd()
+	if etcd == nil {
 		return false, nil
 	}
 	isKnown := false
-	if err := c.ask(ctx, func() { isKnown = slices.Contains(c.fleetDrains, what) }); err != nil {
+	if err := c.Ask(ctx, func() { isKnown = slices.Contains(c.fleetDrains, what) }); err != nil {
 		return false, err
 	}
-	was, err = c.shared.store.Undrain(ctx, what)
+	was, err = etcd.Store.Undrain(ctx, what)
 	switch {
 	case err != nil && isKnown:
 		return false, api.Unmetf("undrain %s, which is drained on all machines: %s", what.Name, err)
@@ -53,7 +55,7 @@ func (c *Controller) undrainInFleet(ctx context.Context, what fleet.Drained) (wa
 // takeFleetDrains as etcd holds them, unless that is an older etcd's, or an empty one's,
 // which would bring back what is drained.
 func (c *Controller) takeFleetDrains(ctx context.Context, drains fleet.Drains) {
-	if drains.Current == nil || fleet.CheckNext(c.shared.running(), drains.Current) != nil {
+	if drains.Current == nil || fleet.CheckNext(c.configs.Etcd().Generation(), drains.Current) != nil {
 		return
 	}
 	if err := c.setFleetDrains(ctx, func([]fleet.Drained) []fleet.Drained { return drains.Drained }); err != nil && ctx.Err() == nil {
@@ -64,7 +66,7 @@ func (c *Controller) takeFleetDrains(ctx context.Context, drains fleet.Drains) {
 // setFleetDrains to what they become, here and on disk.
 func (c *Controller) setFleetDrains(ctx context.Context, become func([]fleet.Drained) []fleet.Drained) error {
 	var problem error
-	err := c.ask(ctx, func() {
+	err := c.Ask(ctx, func() {
 		next := slices.Compact(slices.SortedFunc(slices.Values(become(slices.Clone(c.fleetDrains))), fleet.Drained.Compare))
 		if !slices.Equal(next, c.fleetDrains) {
 			c.stepFleetDrains(next)
@@ -81,13 +83,13 @@ func (c *Controller) stepFleetDrains(next []fleet.Drained) {
 	for _, what := range next {
 		if !slices.Contains(former, what) {
 			c.log.Info("drained on all machines", "kind", what.Kind, "name", what.Name)
-			c.step(drainOf(what, true))
+			c.Step(drainOf(what, true))
 		}
 	}
 	for _, what := range former {
 		if !slices.Contains(next, what) {
 			c.log.Info("undrained on all machines", "kind", what.Kind, "name", what.Name)
-			c.step(drainOf(what, false))
+			c.Step(drainOf(what, false))
 		}
 	}
 }

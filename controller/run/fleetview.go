@@ -84,7 +84,7 @@ func watchMachines(ctx context.Context, c *Controller) {
 }
 
 func (c *Controller) readMachines(ctx context.Context) error {
-	ended, begun, err := c.shared.seen.read(ctx, c.shared.store)
+	ended, begun, err := c.machines.read(ctx, c.configs.Etcd().Store)
 	for _, alarm := range begun {
 		c.log.Error("machines of the fleet differ", "problem", alarm)
 	}
@@ -96,33 +96,34 @@ func (c *Controller) readMachines(ctx context.Context) error {
 
 // Fleet is every machine that etcd or the config names.
 func (c *Controller) Fleet(ctx context.Context) (*controllerv1.GetFleetResponse, error) {
-	if c.shared == nil {
+	etcd := c.configs.Etcd()
+	if etcd == nil {
 		return nil, api.Unmetf("this machine's config is in files alone, so it knows no fleet: give `etcd` in its config (docs/etcd.md), or look at each machine by --server")
 	}
-	response := &controllerv1.GetFleetResponse{Cluster: c.shared.settings.Cluster}
+	response := &controllerv1.GetFleetResponse{Cluster: etcd.Settings.Cluster}
 	if err := c.readMachines(ctx); err != nil {
 		response.Away = err.Error()
 	}
 	var peers []brain.PeerView
 	var inUse *config.Config
-	if err := c.ask(ctx, func() { peers, inUse = c.brain.Peers(), c.brain.Config() }); err != nil {
+	if err := c.Ask(ctx, func() { peers, inUse = c.brain.Peers(), c.brain.Config() }); err != nil {
 		return nil, err
 	}
-	machines, found, readAt := c.shared.seen.now()
+	machines, found, readAt := c.machines.now()
 	response.Alarms, response.ReadAt = alarms(found), api.Timestamp(readAt)
 	response.Machines = fleetMachines(inUse, machines, peers)
-	response.Canary = c.shared.follower.Status().Canary
+	response.Canary = etcd.Canary()
 	return response, nil
 }
 
 // fleetMetrics as the machines were read last; nil: there is no fleet.
 func (c *Controller) fleetMetrics() *metrics.Fleet {
-	if c.shared == nil {
+	if c.configs.Etcd() == nil {
 		return nil
 	}
 	var inUse *config.Config
-	_ = c.ask(context.Background(), func() { inUse = c.brain.Config() }) // else the controller stops
-	machines, found, readAt := c.shared.seen.now()
+	_ = c.Ask(context.Background(), func() { inUse = c.brain.Config() }) // else the controller stops
+	machines, found, readAt := c.machines.now()
 	if readAt.IsZero() {
 		return nil
 	}

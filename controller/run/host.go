@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/status"
 
@@ -28,19 +29,17 @@ func (c *Controller) State(ctx context.Context) (*controllerv1.GetStateResponse,
 // StateOf is what the request names, at one moment.
 func (c *Controller) StateOf(ctx context.Context, request *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
 	var view brain.View
-	var source, notKept string
-	var neighbors []config.Neighbor
-	if err := c.ask(ctx, func() {
-		view, source, notKept = c.brain.View(!request.GetWithoutBackends()), c.loaded.source, c.loaded.notKept
-		if inUse := c.loaded.inUse; inUse != nil && inUse.BGP != nil {
-			neighbors = inUse.BGP.Neighbors
-		}
-	}); err != nil {
+	if err := c.Ask(ctx, func() { view = c.brain.View(!request.GetWithoutBackends()) }); err != nil {
 		return nil, err
+	}
+	loaded := c.configs.Loaded()
+	var neighbors []config.Neighbor
+	if bgp := loaded.Parsed.BGP; bgp != nil {
+		neighbors = bgp.Neighbors
 	}
 	state := api.Describe(view)
 	state.Version = c.options.Version
-	state.Config.Source, state.Config.NotKept, state.Config.Etcd = source, notKept, c.describeShared()
+	state.Config.Source, state.Config.NotKept, state.Config.Etcd = loaded.From, c.configs.NotKept(), c.configs.Etcd().Describe()
 	c.describeSpeaker(state, neighbors)
 	describeUnheard(state)
 	return state, nil
@@ -87,7 +86,7 @@ func (c *Controller) describeSpeaker(state *controllerv1.GetStateResponse, neigh
 func (c *Controller) BackendOf(ctx context.Context, name string) (*controllerv1.GetBackendResponse, error) {
 	var detail brain.BackendDetail
 	var known bool
-	if err := c.ask(ctx, func() { detail, known = c.brain.Backend(name) }); err != nil {
+	if err := c.Ask(ctx, func() { detail, known = c.brain.Backend(name) }); err != nil {
 		return nil, err
 	}
 	if !known {
@@ -98,26 +97,25 @@ func (c *Controller) BackendOf(ctx context.Context, name string) (*controllerv1.
 
 // notReady lists what is missing before a client would be served here.
 func (c *Controller) notReady(ctx context.Context) (missing []string, err error) {
-	err = c.ask(ctx, func() { missing = c.brain.NotReady() })
+	err = c.Ask(ctx, func() { missing = c.brain.NotReady() })
 	return missing, err
 }
 
 // Reload reads files and etcd anew, for a user, and returns when the forwarder has
 // accepted or refused the plan, if it is there.
 func (c *Controller) Reload(ctx context.Context, user string, acceptOlder bool) ([]string, error) {
-	problem, err := c.reload(ctx, user, acceptOlder)
-	if err != nil || problem != nil {
-		return nil, joined(err, problem)
+	if err := c.configs.Reload(ctx, user, acceptOlder); err != nil {
+		return nil, err
 	}
 	var warnings []string
 	var connected bool
-	if err := c.ask(ctx, func() { warnings, connected = c.brain.Warnings(), c.brain.ForwarderConnected() }); err != nil {
+	if err := c.Ask(ctx, func() { warnings, connected = c.brain.Warnings(), c.brain.ForwarderConnected() }); err != nil {
 		return nil, err
 	}
 	if !connected {
 		return append(warnings, "the forwarder is not connected: it gets the plan when it is"), nil
 	}
-	accepted, err := c.awaitAccepted(ctx)
+	accepted, err := c.configs.AwaitAccepted(ctx)
 	return accepted.GetWarnings(), err
 }
 
@@ -125,10 +123,36 @@ func (c *Controller) Reload(ctx context.Context, user string, acceptOlder bool) 
 func (c *Controller) Forwarder() forwarderv1.ForwarderClient { return c.forwarder.Client() }
 
 // Generation of the plan that is wanted; 0: not known.
-func (c *Controller) Generation(ctx context.Context) (generation uint64) {
-	_ = c.ask(ctx, func() { generation = c.brain.WantedGeneration() }) // not known then
-	return generation
+func (c *Controller) Generation(ctx context.Context) uint64 { return c.configs.PlanGeneration(ctx) }
+
+// ApplyConfig checks a config that is about to take the place of the one that runs.
+func (c *Controller) ApplyConfig(ctx context.Context, user string, order *controllerv1.ApplyOrder, files []config.Source) (api.Applying, error) {
+	return c.configs.Apply(ctx, user, order, files)
 }
+
+// EndCanary has all machines take what one runs alone, or that one return.
+func (c *Controller) EndCanary(ctx context.Context, user string, request *controllerv1.EndCanaryRequest) (*controllerv1.ApplyConfigResponse, error) {
+	return c.configs.Etcd().EndCanary(ctx, user, request)
+}
+
+// ConfigHistory lists the configs that were in use.
+func (c *Controller) ConfigHistory(ctx context.Context) (*controllerv1.GetConfigHistoryResponse, error) {
+	return c.configs.List(ctx)
+}
+
+// RecordedConfig returns one of them; 0: the one in use.
+func (c *Controller) RecordedConfig(ctx context.Context, number uint64) (*controllerv1.GetConfigResponse, error) {
+	return c.configs.Get(ctx, number)
+}
+
+// Brain is for its goroutine, for which configs asks.
+func (c *Controller) Brain() *brain.State { return c.brain }
+
+// Go runs f beside the brain's goroutine until the controller stops.
+func (c *Controller) Go(f func(context.Context)) { c.tasks.Go(func() { f(c.work) }) }
+
+// Reloaded: a config was loaded or refused.
+func (c *Controller) Reloaded(ok bool) { c.metrics.Reloaded(ok, time.Now()) }
 
 func (c *Controller) forwarderMetrics(ctx context.Context) (string, error) {
 	response, err := c.forwarder.Client().GetMetrics(ctx, &forwarderv1.GetMetricsRequest{})

@@ -8,10 +8,7 @@ package run
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -21,6 +18,7 @@ import (
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/configs"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -34,14 +32,14 @@ const compareTimeout = 60 * time.Second
 
 // PlanConfig returns what these files would change as the config.
 func (c *Controller) PlanConfig(ctx context.Context, files []config.Source) (*controllerv1.PlanConfigResponse, error) {
-	parsed, err := c.parseOffered(files)
+	parsed, err := c.configs.ParseSent(files)
 	if err != nil {
 		return nil, err
 	}
 	var snapshot brain.Snapshot
 	var problem error
-	if err := c.ask(ctx, func() {
-		problem = c.checkNext(parsed)
+	if err := c.Ask(ctx, func() {
+		problem = c.configs.CheckNext(parsed)
 		snapshot = c.brain.Snapshot()
 	}); err != nil {
 		return nil, err
@@ -137,6 +135,22 @@ func describeFailure(t *compile.Target, reason string) []*controllerv1.FailedPro
 	return failed
 }
 
+// TryPlan of a config by the forwarder; nothing changes.
+func (c *Controller) TryPlan(ctx context.Context, from brain.Snapshot, parsed *config.Config) error {
+	foreseen := from.Foresee(parsed)
+	if foreseen == nil {
+		return api.Unmetf("the forwarder at %s has not yet been reached: it cannot check the config", forwarderSocket(c.options.RunDir))
+	}
+	compared, err := c.comparePlan(ctx, foreseen)
+	if err != nil {
+		return err
+	}
+	if compared.RestartRequired != "" {
+		return api.Unmetf("%w: %s", configs.ErrRestartRequired, compared.RestartRequired)
+	}
+	return nil
+}
+
 func (c *Controller) comparePlan(ctx context.Context, foreseen *brain.Foresight) (*forwarderv1.ComparePlanResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
@@ -150,84 +164,6 @@ func (c *Controller) comparePlan(ctx context.Context, foreseen *brain.Foresight)
 		return nil, api.Unmetf("the forwarder at %s is of a version that compares no plans: `systemctl reload guideway-forwarder` goes on with the installed one", forwarderSocket(c.options.RunDir))
 	}
 	return nil, api.Unmetf("the forwarder at %s: %s", forwarderSocket(c.options.RunDir), status.Convert(err).Message())
-}
-
-// parseOffered parses what a client sends. Where it may take the place of the
-// one config file, paths in it begin at that file's directory; mistakes are
-// told of the client's file.
-func (c *Controller) parseOffered(files []config.Source) (*config.Config, error) {
-	if c.shared != nil {
-		return c.parseShared(files)
-	}
-	target, err := c.configFile()
-	if err != nil || len(files) != 1 {
-		return config.Parse(files, config.ReadFromDisk)
-	}
-	parsed, err := config.Parse([]config.Source{{Name: target, Data: files[0].Data}}, config.ReadFromDisk)
-	if refusal := (*config.Refusal)(nil); errors.As(err, &refusal) {
-		return nil, &config.Refusal{Errors: renamed(refusal.Errors, files[0].Name), Warnings: renamed(refusal.Warnings, files[0].Name)}
-	}
-	if err != nil {
-		return nil, err
-	}
-	parsed.Warnings = renamed(parsed.Warnings, files[0].Name)
-	return parsed, nil
-}
-
-// parseShared parses what a client sends as what all machines share.
-func (c *Controller) parseShared(files []config.Source) (*config.Config, error) {
-	sources, err := config.Read(c.options.Config...)
-	if err != nil {
-		return nil, err
-	}
-	if len(files) != 1 {
-		return nil, fmt.Errorf("a config of %d files cannot be stored in etcd: give one file", len(files))
-	}
-	next := c.shared.running().GetGeneration() + 1
-	return config.Parse(append(sources, config.Source{Name: files[0].Name, Data: files[0].Data, Generation: next}), config.ReadFromDisk)
-}
-
-func renamed(problems config.Problems, file string) config.Problems {
-	var told config.Problems
-	for _, p := range problems {
-		p.File = file
-		told = append(told, p)
-	}
-	return told
-}
-
-// configFile is the one file that is the config, links followed.
-func (c *Controller) configFile() (string, error) {
-	const cure = "edit the files and `guideway reload`"
-	if n := len(c.options.Config); n != 1 {
-		return "", api.Unmetf("the controller's config is %d files or directories, of which none alone can be replaced: %s", n, cure)
-	}
-	path, err := filepath.Abs(c.options.Config[0])
-	if err == nil {
-		path, err = filepath.EvalSymlinks(path)
-	}
-	if err != nil {
-		return "", api.Unmetf("the controller's config file: %w", err)
-	}
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return "", api.Unmetf("the controller's config file: %w", err)
-	case info.IsDir():
-		return "", api.Unmetf("the controller's config is the directory %s, which is not replaced: %s", path, cure)
-	}
-	return path, nil
-}
-
-// checkNext: whether this config may follow the one in use.
-func (c *Controller) checkNext(parsed *config.Config) error {
-	if err := config.CheckChange(c.loaded.inUse, parsed); err != nil {
-		return err
-	}
-	if err := c.refuseOtherEtcd(parsed); err != nil {
-		return err
-	}
-	return c.refuseOtherSecret(parsed)
 }
 
 func describeChanges(changes []config.Change) []*controllerv1.ConfigChange {

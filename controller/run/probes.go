@@ -60,7 +60,7 @@ func (c *Controller) takeResult(result prober.Result) {
 	}
 	c.warnOfCertificate(p, result)
 	for _, key := range p.keys {
-		c.step(brain.ProbeResult{
+		c.Step(brain.ProbeResult{
 			Target: key, OK: result.OK, Reason: result.Reason, Tunnelled: result.Probe.Tunnel.End.IsValid(), Took: result.Duration,
 			Warning: result.Answer.Warning, Expires: result.Answer.Expires,
 		})
@@ -80,7 +80,7 @@ func (c *Controller) probeUnsent(result prober.Result) {
 			"backend", result.Probe.Tunnel.Backend, "vip", result.Probe.Address, "reason", result.Reason)
 	}
 	for _, key := range p.keys {
-		c.step(brain.ProbeUnsent{Target: key, Reason: result.Reason})
+		c.Step(brain.ProbeUnsent{Target: key, Reason: result.Reason})
 	}
 }
 

@@ -27,7 +27,7 @@ func watchSignals(ctx context.Context, c *Controller) {
 	for {
 		select {
 		case <-hangups:
-			_ = c.reloadUnasked(ctx, "SIGHUP") // fails only where the controller stops
+			_ = c.configs.ReloadUnasked(ctx, "SIGHUP") // fails only where the controller stops
 		case <-ctx.Done():
 			return
 		}
@@ -37,6 +37,6 @@ func watchSignals(ctx context.Context, c *Controller) {
 // watchGateway reports to the brain whether the machine's own gateway answers.
 func watchGateway(ctx context.Context, c *Controller) {
 	prober.WatchGateway(ctx, func(address string, answers bool) {
-		c.enqueue(brain.GatewayState{Address: address, Answers: answers})
+		c.Enqueue(brain.GatewayState{Address: address, Answers: answers})
 	})
 }

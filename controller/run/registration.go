@@ -26,6 +26,12 @@ const (
 	fingerprintsInterval = 5 * time.Second
 )
 
+// Register is what the others are to find; nil: there is no config yet. It is for the
+// registrar's goroutine.
+func (c *Controller) Register(ctx context.Context) *fleetv1.Machine {
+	return c.registration.describe(ctx)
+}
+
 // registration is of the registrar's goroutine.
 type registration struct {
 	c *Controller
@@ -48,28 +54,24 @@ type liveTables struct {
 	readAt      time.Time
 }
 
-func newRegistration(c *Controller) *registration { return &registration{c: c} }
-
 // describe this machine; nil: it has no config yet.
 func (r *registration) describe(ctx context.Context) *fleetv1.Machine {
 	var view brain.MachineView
 	var loaded brain.ConfigView
 	var inUse *config.Config
 	var generation uint64
-	if r.c.ask(ctx, func() {
+	if r.c.Ask(ctx, func() {
 		view, loaded = r.c.brain.ViewMachine()
 		inUse = r.c.brain.Config()
 		// Not that loaded last, which the forwarder may have refused.
-		if shared := r.c.loaded.read[inUse].shared; shared != nil {
-			generation = shared.GetGeneration()
-		}
+		generation = r.c.configs.GenerationOf(inUse)
 	}) != nil || inUse == nil {
 		return nil
 	}
 	machine := &fleetv1.Machine{
 		Name: inUse.Machine.Name, Shard: inUse.Machine.Shard, Version: r.c.options.Version, Generation: generation,
 		State: view.State, Reason: cmp.Or(view.Reason, loaded.Problem), Drained: view.Drain != nil, Api: apiAddress(inUse),
-		ChecksCandidates: true, Checked: r.c.shared.lastCheck(),
+		ChecksCandidates: true, Checked: r.c.configs.Etcd().LastCheck(),
 	}
 	for _, address := range inUse.Machine.Addresses {
 		machine.Addresses = append(machine.Addresses, address.String())

@@ -15,8 +15,7 @@ import (
 )
 
 func (c *Controller) httpHandler() http.Handler {
-	begin := func(task func(context.Context)) { c.tasks.Go(func() { task(c.work) }) }
-	return web.Handler(c.log, begin, web.Sources{State: c.State, Counters: c.forwarderCounters, Metrics: c.metrics.Page, NotReady: c.notReady})
+	return web.Handler(c.log, c.Go, web.Sources{State: c.State, Counters: c.forwarderCounters, Metrics: c.metrics.Page, NotReady: c.notReady})
 }
 
 type webServer struct {

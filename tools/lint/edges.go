@@ -162,8 +162,10 @@ var goEdgeRules = map[string][]string{
 	"controller/compile":   {"proto", "controller/buckets", "controller/config", "controller/check"},
 	"controller/agreement": {"controller/buckets"},
 	"controller/brain":     {"proto", "controller/agreement", "controller/buckets", "controller/config", "controller/compile", "speaker/judge"},
-	// The configs that were in use, and the file that holds the one that is.
-	"controller/configs": {"proto", "controller/api", "controller/config", "controller/statedir"},
+	// Which config, from files or etcd to what runs.
+	"controller/configs": {
+		"proto", "controller/api", "controller/brain", "controller/config", "controller/notify", "controller/sinks/fleet", "controller/statedir", "controller/store",
+	},
 	// What outlives a restart, and who writes it.
 	"controller/store":           {"controller/buckets", "controller/config", "controller/sinks/fleet", "controller/statedir"},
 	"controller/sinks/agents":    sinkMayKnow,

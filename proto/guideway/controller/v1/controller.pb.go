@@ -3678,7 +3678,9 @@ type ApplyConfigResponse struct {
 	Number   uint64   `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
 	Warnings []string `protobuf:"bytes,5,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// Machines that did not check it, and why, a sentence each. Only with etcd.
-	NotChecked    []string `protobuf:"bytes,6,rep,name=not_checked,json=notChecked,proto3" json:"not_checked,omitempty"`
+	NotChecked []string `protobuf:"bytes,6,rep,name=not_checked,json=notChecked,proto3" json:"not_checked,omitempty"`
+	// First, too: the file holds an edit that never ran. Who writes puts it aside.
+	Edited        bool `protobuf:"varint,7,opt,name=edited,proto3" json:"edited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3753,6 +3755,13 @@ func (x *ApplyConfigResponse) GetNotChecked() []string {
 		return x.NotChecked
 	}
 	return nil
+}
+
+func (x *ApplyConfigResponse) GetEdited() bool {
+	if x != nil {
+		return x.Edited
+	}
+	return false
 }
 
 type EndCanaryRequest struct {
@@ -3850,7 +3859,9 @@ type GetConfigHistoryResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Records []*ConfigRecord        `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	// Not empty: why the latest is missing.
-	NotRecorded   string `protobuf:"bytes,2,opt,name=not_recorded,json=notRecorded,proto3" json:"not_recorded,omitempty"`
+	NotRecorded string `protobuf:"bytes,2,opt,name=not_recorded,json=notRecorded,proto3" json:"not_recorded,omitempty"`
+	// Not empty: why what was loaded last is refused; the one in use goes on.
+	Refused       string `protobuf:"bytes,3,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3895,6 +3906,13 @@ func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
 func (x *GetConfigHistoryResponse) GetNotRecorded() string {
 	if x != nil {
 		return x.NotRecorded
+	}
+	return ""
+}
+
+func (x *GetConfigHistoryResponse) GetRefused() string {
+	if x != nil {
+		return x.Refused
 	}
 	return ""
 }
@@ -4747,7 +4765,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x04from\x18\x03 \x01(\tR\x04from\x12\x1f\n" +
 	"\vrollback_to\x18\x04 \x01(\x04R\n" +
 	"rollbackTo\x12\x16\n" +
-	"\x06canary\x18\x05 \x01(\tR\x06canary\"\xb6\x01\n" +
+	"\x06canary\x18\x05 \x01(\tR\x06canary\"\xce\x01\n" +
 	"\x13ApplyConfigResponse\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1e\n" +
@@ -4757,14 +4775,16 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12\x1a\n" +
 	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12\x1f\n" +
 	"\vnot_checked\x18\x06 \x03(\tR\n" +
-	"notChecked\"F\n" +
+	"notChecked\x12\x16\n" +
+	"\x06edited\x18\a \x01(\bR\x06edited\"F\n" +
 	"\x10EndCanaryRequest\x12\x18\n" +
 	"\apromote\x18\x01 \x01(\bR\apromote\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x19\n" +
-	"\x17GetConfigHistoryRequest\"}\n" +
+	"\x17GetConfigHistoryRequest\"\x97\x01\n" +
 	"\x18GetConfigHistoryResponse\x12>\n" +
 	"\arecords\x18\x01 \x03(\v2$.guideway.controller.v1.ConfigRecordR\arecords\x12!\n" +
-	"\fnot_recorded\x18\x02 \x01(\tR\vnotRecorded\"\xaa\x02\n" +
+	"\fnot_recorded\x18\x02 \x01(\tR\vnotRecorded\x12\x18\n" +
+	"\arefused\x18\x03 \x01(\tR\arefused\"\xaa\x02\n" +
 	"\fConfigRecord\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x10\n" +

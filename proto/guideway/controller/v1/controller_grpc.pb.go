@@ -67,7 +67,8 @@ type ControllerClient interface {
 	// TCP has no rights on this machine: there the controller writes the file, when
 	// the client says `written`, with its own rights.
 	// FAILED_PRECONDITION: another generation runs than the order names, the config
-	// is more than one file, or the file was edited since it was loaded.
+	// is more than one file, or the file holds an edit that never ran, and the order
+	// is neither that edit nor a rollback.
 	ApplyConfig(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ApplyConfigRequest, ApplyConfigResponse], error)
 	// Ends that one machine alone runs a config: all take it, or the one returns to
 	// that of the others. FAILED_PRECONDITION: there is none, or a machine refuses it.
@@ -305,7 +306,8 @@ type ControllerServer interface {
 	// TCP has no rights on this machine: there the controller writes the file, when
 	// the client says `written`, with its own rights.
 	// FAILED_PRECONDITION: another generation runs than the order names, the config
-	// is more than one file, or the file was edited since it was loaded.
+	// is more than one file, or the file holds an edit that never ran, and the order
+	// is neither that edit nor a rollback.
 	ApplyConfig(grpc.BidiStreamingServer[ApplyConfigRequest, ApplyConfigResponse]) error
 	// Ends that one machine alone runs a config: all take it, or the one returns to
 	// that of the others. FAILED_PRECONDITION: there is none, or a machine refuses it.

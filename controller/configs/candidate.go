@@ -1,4 +1,4 @@
-package run
+package configs
 
 // A config is checked by every live machine before it is current: by this one for
 // another that applies it, and by the others for this one.
@@ -25,96 +25,66 @@ const (
 	canaryInterval = 200 * time.Millisecond
 )
 
-// machineName by the config in use; empty: there is none yet.
-func (c *Controller) machineName() string {
-	if name := c.name.Load(); name != nil {
-		return *name
-	}
-	return ""
-}
-
-// tryPlan of a config by the forwarder; nothing changes. An Unmet where it cannot
-// be tried.
-func (c *Controller) tryPlan(ctx context.Context, snapshot brain.Snapshot, parsed *config.Config) error {
-	foreseen := snapshot.Foresee(parsed)
-	if foreseen == nil {
-		return errNoForwarder(c.options.RunDir)
-	}
-	compared, err := c.comparePlan(ctx, foreseen)
-	if err != nil {
-		return err
-	}
-	if compared.RestartRequired != "" {
-		return api.Unmetf("%w: %s", errRestartRequired, compared.RestartRequired)
-	}
-	return nil
-}
-
-var errRestartRequired = errors.New("the forwarder refuses such a plan until it is restarted")
-
-func errNoForwarder(runDir string) error {
-	return api.Unmetf("the forwarder at %s has not yet been reached: it cannot check the config", forwarderSocket(runDir))
-}
-
 // checkLater a candidate of another machine, and answer by this machine's key.
-func (c *Controller) checkLater(candidate *fleetv1.Candidate, revision int64) {
-	if candidate.GetMachine() == c.machineName() {
+func (e *Etcd) checkLater(candidate *fleetv1.Candidate, revision int64) {
+	if candidate.GetMachine() == e.Machine() {
 		return // checked when it was applied
 	}
-	c.tasks.Go(func() {
-		check := c.checkCandidate(c.work, candidate)
+	e.host.Go(func(work context.Context) {
+		check := e.checkCandidate(work, candidate)
 		check.Revision = revision
 		if check.Refusal != "" {
-			c.log.Warn("a config that is to be applied is refused here", "by", candidate.GetUser(), "on", candidate.GetMachine(), "error", check.Refusal)
+			e.log.Warn("a config that is to be applied is refused here", "by", candidate.GetUser(), "on", candidate.GetMachine(), "error", check.Refusal)
 		}
-		c.shared.noteCheck(check)
-		c.shared.registrar.Wake()
+		e.noteCheck(check)
+		e.registrar.Wake()
 	})
 }
 
-func (c *Controller) checkCandidate(ctx context.Context, candidate *fleetv1.Candidate) *fleetv1.Check {
-	stored, err := c.shared.store.Fetch(ctx, candidate.GetConfig())
+func (e *Etcd) checkCandidate(ctx context.Context, candidate *fleetv1.Candidate) *fleetv1.Check {
+	stored, err := e.Store.Fetch(ctx, candidate.GetConfig())
 	if err != nil {
 		return &fleetv1.Check{NotChecked: err.Error()}
 	}
-	read := c.readSources(stored)
-	if read.err != nil {
-		return &fleetv1.Check{Refusal: read.err.Error()}
+	offered := e.readOwn(stored)
+	if offered.problem != nil {
+		return &fleetv1.Check{Refusal: offered.problem.Error()}
 	}
 	var problem error
 	var snapshot brain.Snapshot
-	if err := c.ask(ctx, func() { problem, snapshot = c.checkNext(read.parsed), c.brain.Snapshot() }); err != nil {
+	if err := e.host.Ask(ctx, func() { problem, snapshot = e.CheckNext(offered.Parsed), e.host.Brain().Snapshot() }); err != nil {
 		return &fleetv1.Check{NotChecked: err.Error()}
 	}
 	if problem == nil {
-		problem = c.tryPlan(ctx, snapshot, read.parsed)
+		problem = e.host.TryPlan(ctx, snapshot, offered.Parsed)
 	}
 	switch {
 	case problem == nil:
 		return &fleetv1.Check{}
 	// A forwarder that is away refuses nothing.
-	case errors.As(problem, &api.Unmet{}) && !errors.Is(problem, errRestartRequired):
+	case errors.As(problem, &api.Unmet{}) && !errors.Is(problem, ErrRestartRequired):
 		return &fleetv1.Check{NotChecked: problem.Error()}
 	}
 	return &fleetv1.Check{Refusal: problem.Error()}
 }
 
-func (s *sharedConfig) noteCheck(check *fleetv1.Check) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.checked = check
+func (e *Etcd) noteCheck(check *fleetv1.Check) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.checked = check
 }
 
-func (s *sharedConfig) lastCheck() *fleetv1.Check {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.checked
+// LastCheck of a candidate; nil: none.
+func (e *Etcd) LastCheck() *fleetv1.Check {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.checked
 }
 
 // commitChecked has every live machine check a config whose text is stored, and
 // commits it if none refuses. notChecked are the machines that did not check it.
-func (c *Controller) commitChecked(ctx context.Context, seen fleet.Seen, stored *fleet.Config, record *fleetv1.ConfigRecord) (notChecked []string, err error) {
-	store := c.shared.store
+func (e *Etcd) commitChecked(ctx context.Context, seen fleet.Seen, stored *fleet.Config, record *fleetv1.ConfigRecord) (notChecked []string, err error) {
+	store := e.Store
 	if seen.Current == nil { // the first one: no machine runs one
 		return nil, store.Commit(ctx, seen, stored, record)
 	}
@@ -125,27 +95,27 @@ func (c *Controller) commitChecked(ctx context.Context, seen fleet.Seen, stored 
 	if record.Canary != "" && !isRegistered(machines, record.Canary) {
 		return nil, fmt.Errorf("no machine %s is registered in etcd that could run it alone: `guideway fleet` lists those that are", record.Canary)
 	}
-	own := c.machineName()
+	own := e.Machine()
 	offered, err := store.Offer(ctx, seen, stored, own, record.User)
 	if err != nil {
-		return nil, errors.Join(err, c.discard(ctx, seen, stored))
+		return nil, errors.Join(err, e.discard(ctx, seen, stored))
 	}
 	if notChecked, err = store.AwaitChecks(ctx, offered, own); err != nil {
-		return nil, errors.Join(err, c.discard(ctx, seen, stored), store.Withdraw(context.WithoutCancel(ctx), offered))
+		return nil, errors.Join(err, e.discard(ctx, seen, stored), store.Withdraw(context.WithoutCancel(ctx), offered))
 	}
 	if err := store.Commit(ctx, offered, stored, record); err != nil {
 		return nil, err // the candidate goes with its lease
 	}
-	return append(notChecked, c.notRegistered(ctx, machines)...), nil
+	return append(notChecked, e.notRegistered(ctx, machines)...), nil
 }
 
 // discard the text of a config that will not be committed, so that the next one has
 // its number. A canary's is run by a machine.
-func (c *Controller) discard(ctx context.Context, seen fleet.Seen, stored *fleet.Config) error {
+func (e *Etcd) discard(ctx context.Context, seen fleet.Seen, stored *fleet.Config) error {
 	if seen.Canary != nil {
 		return nil
 	}
-	return c.shared.store.Remove(context.WithoutCancel(ctx), stored.GetGeneration())
+	return e.Store.Remove(context.WithoutCancel(ctx), stored.GetGeneration())
 }
 
 func isRegistered(machines []*fleetv1.Machine, name string) bool {
@@ -158,9 +128,9 @@ func isRegistered(machines []*fleetv1.Machine, name string) bool {
 }
 
 // notRegistered are those that the config in use names.
-func (c *Controller) notRegistered(ctx context.Context, registered []*fleetv1.Machine) (sentences []string) {
+func (e *Etcd) notRegistered(ctx context.Context, registered []*fleetv1.Machine) (sentences []string) {
 	var inUse *config.Config
-	_ = c.ask(ctx, func() { inUse = c.brain.Config() }) // else the controller stops
+	_ = e.host.Ask(ctx, func() { inUse = e.host.Brain().Config() }) // else the controller stops
 	for _, peer := range inUse.Peers {
 		if !isRegistered(registered, peer.Name) {
 			sentences = append(sentences, peer.Name+": its controller is not registered in etcd; it checks the config when it takes it")
@@ -170,12 +140,12 @@ func (c *Controller) notRegistered(ctx context.Context, registered []*fleetv1.Ma
 }
 
 // awaitCanary until the machine says that it runs the generation.
-func (c *Controller) awaitCanary(ctx context.Context, machine string, generation uint64) error {
+func (e *Etcd) awaitCanary(ctx context.Context, machine string, generation uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
 	reason := "its controller is not registered any more"
 	for {
-		machines, err := c.shared.store.Machines(ctx)
+		machines, err := e.Store.Machines(ctx)
 		for _, m := range machines {
 			if m.Name == machine && m.Generation == generation {
 				return nil
@@ -198,23 +168,23 @@ func (c *Controller) awaitCanary(ctx context.Context, machine string, generation
 }
 
 // EndCanary has all machines take what one runs alone, or that one return.
-func (c *Controller) EndCanary(ctx context.Context, user string, request *controllerv1.EndCanaryRequest) (*controllerv1.ApplyConfigResponse, error) {
-	if c.shared == nil {
+func (e *Etcd) EndCanary(ctx context.Context, user string, request *controllerv1.EndCanaryRequest) (*controllerv1.ApplyConfigResponse, error) {
+	if e == nil {
 		return nil, api.Unmetf("this machine's config is in files alone: no config is tried on one machine first")
 	}
-	unlock, err := c.lockReloads(ctx)
+	unlock, err := e.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	seen, err := c.shared.store.See(ctx)
+	seen, err := e.Store.See(ctx)
 	if err != nil {
 		return nil, api.Unmetf("%w", err)
 	}
 	if seen.Canary == nil {
 		return nil, api.Unmetf("all machines are to run the same config: `guideway config apply --canary MACHINE` has one run another first")
 	}
-	stored, notChecked, err := c.commitEnd(ctx, user, seen, request)
+	stored, notChecked, err := e.commitEnd(ctx, user, seen, request)
 	if err != nil {
 		return nil, api.Unmetf("%w", err)
 	}
@@ -222,7 +192,7 @@ func (c *Controller) EndCanary(ctx context.Context, user string, request *contro
 	if request.Promote {
 		how = "promote"
 	}
-	p := publishing{c: c, order: &controllerv1.ApplyOrder{Message: request.Message}, user: user, how: how}
+	p := publishing{Etcd: e, order: &controllerv1.ApplyOrder{}, origin: Origin{How: how, User: user, Message: request.Message}}
 	response, err := p.runHere(ctx, stored)
 	if err != nil {
 		return nil, err
@@ -233,8 +203,8 @@ func (c *Controller) EndCanary(ctx context.Context, user string, request *contro
 
 // commitEnd makes one config current: the canary's, or that of the others as a
 // generation above it.
-func (c *Controller) commitEnd(ctx context.Context, user string, seen fleet.Seen, request *controllerv1.EndCanaryRequest) (stored *fleet.Config, notChecked []string, err error) {
-	store := c.shared.store
+func (e *Etcd) commitEnd(ctx context.Context, user string, seen fleet.Seen, request *controllerv1.EndCanaryRequest) (stored *fleet.Config, notChecked []string, err error) {
+	store := e.Store
 	of := seen.Current
 	if request.Promote {
 		of = seen.Canary.Config
@@ -244,11 +214,11 @@ func (c *Controller) commitEnd(ctx context.Context, user string, seen fleet.Seen
 		return nil, nil, err
 	}
 	if !request.Promote {
-		stored, err := store.StoreText(ctx, seen, c.shared.running().GetGeneration(), text.Text)
+		stored, err := store.StoreText(ctx, seen, e.Generation().GetGeneration(), text.Text)
 		if err != nil {
 			return nil, nil, err
 		}
-		record := &fleetv1.ConfigRecord{Machine: c.machineName(), User: user, Message: request.Message, RollbackTo: of.Generation, From: fmt.Sprintf("number %d", of.Generation)}
+		record := &fleetv1.ConfigRecord{Machine: e.Machine(), User: user, Message: request.Message, RollbackTo: of.Generation, From: fmt.Sprintf("number %d", of.Generation)}
 		return stored, nil, store.Commit(ctx, seen, stored, record)
 	}
 	record, err := store.Record(ctx, of.Generation)
@@ -260,9 +230,9 @@ func (c *Controller) commitEnd(ctx context.Context, user string, seen fleet.Seen
 		record.Message = strings.TrimPrefix(record.Message+"; "+request.Message, "; ")
 	}
 	// This machine, too, checks what others applied.
-	if check := c.checkCandidate(ctx, &fleetv1.Candidate{Config: of}); check.Refusal != "" {
+	if check := e.checkCandidate(ctx, &fleetv1.Candidate{Config: of}); check.Refusal != "" {
 		return nil, nil, fmt.Errorf("refused here: %s", check.Refusal)
 	}
-	notChecked, err = c.commitChecked(ctx, seen, text, record)
+	notChecked, err = e.commitChecked(ctx, seen, text, record)
 	return text, notChecked, err
 }

@@ -1,0 +1,100 @@
+package configs
+
+// Applying a config, wherever it is kept, and what was applied before.
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/config"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+)
+
+const (
+	// How long the forwarder may take to accept the plan: as long as it may take
+	// to push one, and once more.
+	acceptTimeout = 60 * time.Second
+	// How often that is looked at.
+	acceptInterval = 10 * time.Millisecond
+)
+
+// ParseSent parses what a client sends, to be applied.
+func (c *Configs) ParseSent(sent []config.Source) (*config.Config, error) {
+	return c.backend.parseSent(sent)
+}
+
+// Apply checks a config that is about to take the place of the one that runs. Nothing
+// else is loaded until what it returns is closed.
+func (c *Configs) Apply(ctx context.Context, user string, order *controllerv1.ApplyOrder, sent []config.Source) (api.Applying, error) {
+	if len(sent) != 1 {
+		return nil, fmt.Errorf("a config of %d files cannot be applied: give one file", len(sent))
+	}
+	parsed, err := c.ParseSent(sent)
+	if err != nil {
+		return nil, err
+	}
+	return c.backend.begin(ctx, user, order, sent[0], parsed)
+}
+
+// List the configs that were in use.
+func (c *Configs) List(ctx context.Context) (*controllerv1.GetConfigHistoryResponse, error) {
+	response, err := c.backend.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return response, c.host.Ask(ctx, func() { response.Refused = c.host.Brain().View(false).Config.Problem })
+}
+
+// Get one of them; 0: the one in use.
+func (c *Configs) Get(ctx context.Context, number uint64) (*controllerv1.GetConfigResponse, error) {
+	return c.backend.get(ctx, number)
+}
+
+// originOf a config that is applied.
+func originOf(user string, order *controllerv1.ApplyOrder) Origin {
+	of := Origin{How: "apply", User: user, Message: order.GetMessage(), From: []string{order.GetFrom()}, RollbackTo: order.GetRollbackTo()}
+	switch {
+	case order.GetCanary() != "":
+		of.How = "canary"
+	case order.GetRollbackTo() > 0:
+		of.How = "rollback"
+	}
+	return of
+}
+
+// AwaitAccepted waits until the forwarder has accepted what was loaded last.
+func (c *Configs) AwaitAccepted(ctx context.Context) (*controllerv1.ApplyConfigResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
+	defer cancel()
+	response := &controllerv1.ApplyConfigResponse{}
+	for done := false; ; {
+		var refusal error
+		if err := c.host.Ask(ctx, func() { done, refusal = c.outcome(response) }); err != nil {
+			return nil, fmt.Errorf("the forwarder has not accepted the plan yet, and is asked again until it does: %w", err)
+		}
+		if done || refusal != nil {
+			return response, refusal
+		}
+		select {
+		case <-time.After(acceptInterval):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// outcome is for the brain's goroutine.
+func (c *Configs) outcome(response *controllerv1.ApplyConfigResponse) (done bool, refusal error) {
+	loaded := c.Loaded().Parsed
+	if problem, refused := c.host.Brain().Refused(loaded); refused {
+		// A file goes back to what it was: that is what is loaded from here on.
+		return true, api.Unmetf("%s", problem)
+	}
+	running, generation, accepted := c.host.Brain().Accepted()
+	if !accepted || running != loaded {
+		return false, nil
+	}
+	response.Generation, response.Warnings = generation, c.host.Brain().Warnings()
+	return true, nil
+}
