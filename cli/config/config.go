@@ -3,6 +3,7 @@ package config
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,15 +34,16 @@ func configCheckCommand() *cobra.Command {
 		Use:   "check FILE...",
 		Short: "Check a configuration for errors",
 		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one configuration and\n" +
-			"prints every error and warning with its place and its cure.\n" +
+			"prints every error and warning with its place and its cure. If they name etcd, they\n" +
+			"are checked with the part that machines share: one of the files, or what etcd holds.\n" +
 			"Exit status: 0 if the configuration can be used, 1 if not.",
 		Example: "  guideway config check /etc/guideway/config.yaml",
 		Args:    configFiles,
 		RunE: func(command *cobra.Command, files []string) error {
 			if format != "table" {
-				return printVerdict(command.OutOrStdout(), format, files)
+				return printVerdict(command.Context(), command.OutOrStdout(), format, files)
 			}
-			c, err := loadConfig(command.ErrOrStderr(), config.Load, files)
+			c, err := loadConfig(command.ErrOrStderr(), whole(command.Context()), files)
 			if err != nil {
 				return err
 			}
@@ -71,8 +73,8 @@ type shownProblem struct {
 }
 
 // printVerdict says for programs what check says for people.
-func printVerdict(stdout io.Writer, format string, files []string) error {
-	c, err := config.Load(files...)
+func printVerdict(ctx context.Context, stdout io.Writer, format string, files []string) error {
+	c, err := whole(ctx)(files...)
 	verdict := shownVerdict{Good: err == nil, Errors: []shownProblem{}, Notes: []string{}}
 	var refusal *config.Refusal
 	switch {

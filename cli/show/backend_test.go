@@ -19,7 +19,7 @@ func Test_one_backend_is_shown_with_all_its_checks(t *testing.T) {
 		"SERVICE BACKEND ADDRESS WEIGHT STATE SINCE REASON PACKETS",
 		"web web-1 10.1.0.11 2 active - ok: status 200 990",
 		"CHECK KIND VERDICT SINCE LAST PROBE LATENCY AGE RESULT",
-		"ok https up 1m0s failed (2 of 3) 500ms 2",
+		"ok https up 1m0s failed (2 of 3) 500ms ",
 		"no answer within 500ms",
 		"tls tls up - passed 1.23ms",
 		"TLS 1.3; the certificate expires in 3 days",

@@ -58,6 +58,29 @@ func EtcdOf(sources []Source, readFile ReadFile) (*Etcd, error) {
 	return builder.config.Etcd, nil
 }
 
+// MarkShared finds, of files of which others are a machine's own, the one with what all
+// machines share, and makes it a first generation of etcd's; false: there is none, or
+// more than one.
+func MarkShared(sources []Source) bool {
+	found := -1
+	for i, source := range sources {
+		document, _ := readDocument([]Source{source}) // what is wrong is told when all are parsed
+		isShared := func(key string) bool { return isTopLevel(key) && !slices.Contains(machineKeys, key) }
+		switch {
+		case !slices.ContainsFunc(document.keys, isShared):
+		case found >= 0 || slices.ContainsFunc(document.keys, func(key string) bool { return slices.Contains(machineKeys, key) }):
+			return false
+		default:
+			found = i
+		}
+	}
+	if found < 0 {
+		return false
+	}
+	sources[found].Generation = 1
+	return true
+}
+
 // checkHomes: each top-level key stands where it belongs, if one of the sources
 // is etcd's.
 func checkHomes(d *document, r *reporter) {

@@ -129,11 +129,6 @@ func (e *Etcd) tellStart(away error, start *fleet.Config) {
 	e.log.Warn("the config in etcd cannot be had, the one on disk serves until it can", "error", away)
 }
 
-// source of a config's part.
-func (e *Etcd) source(shared *fleet.Config) config.Source {
-	return config.Source{Name: fmt.Sprintf("etcd:/guideway/%s/config/%d", e.Settings.Cluster, shared.GetGeneration()), Data: shared.Text, Generation: shared.GetGeneration()}
-}
-
 // sharedOf a config's sources is the part from etcd; nil: it has none.
 func sharedOf(sources []config.Source) *fleet.Config {
 	for _, source := range sources {
@@ -269,7 +264,7 @@ func (e *Etcd) get(ctx context.Context, number uint64) (*controllerv1.GetConfigR
 		if inUse == nil {
 			return nil, fmt.Errorf("the one in use: %w", api.ErrUnknownConfig)
 		}
-		source := e.source(inUse)
+		source := inUse.Source(e.Settings.Cluster)
 		return &controllerv1.GetConfigResponse{
 			Record: &controllerv1.ConfigRecord{Number: inUse.GetGeneration(), Digest: inUse.GetDigest(), Bytes: uint64(len(inUse.Text)), InUse: true},
 			Files:  []*controllerv1.ConfigPart{{Name: source.Name, Data: source.Data}},
@@ -286,5 +281,5 @@ func (e *Etcd) get(ctx context.Context, number uint64) (*controllerv1.GetConfigR
 	if err != nil {
 		return nil, api.Unmetf("%w", err)
 	}
-	return &controllerv1.GetConfigResponse{Record: describeRecord(record), Files: []*controllerv1.ConfigPart{{Name: e.source(stored).Name, Data: stored.Text}}}, nil
+	return &controllerv1.GetConfigResponse{Record: describeRecord(record), Files: []*controllerv1.ConfigPart{{Name: stored.Source(e.Settings.Cluster).Name, Data: stored.Text}}}, nil
 }

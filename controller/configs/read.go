@@ -35,7 +35,7 @@ func (c *Configs) readOwn(shared *fleet.Config) *Config {
 func (c *Configs) parseOwn(own []config.Source, shared *fleet.Config) *Config {
 	from := strings.Join(c.settings.Files, ", ")
 	if shared != nil {
-		source := c.etcd.source(shared)
+		source := shared.Source(c.etcd.Settings.Cluster)
 		own, from = append(own, source), from+", "+source.Name
 	}
 	parsed := parse(own, from, Origin{})

@@ -219,7 +219,7 @@ var goEdgeRules = map[string][]string{
 // goTestsMayKnow: packages that only the tests of a folder may import, beyond
 // its rule.
 var goTestsMayKnow = map[string][]string{
-	"cli":                        {"lab/topology"},
+	"cli":                        {"lab/topology", "controller/etcdtest"},
 	"controller/api":             {"controller/apitest"},
 	"controller/run":             {"controller/apitest", "controller/etcdtest"},
 	"controller/sinks/fleet":     {"controller/etcdtest"},

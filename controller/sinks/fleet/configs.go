@@ -30,6 +30,11 @@ type Config struct {
 	Text []byte
 }
 
+// Source of a machine's config.
+func (c *Config) Source(cluster string) config.Source {
+	return config.Source{Name: fmt.Sprintf("etcd:/guideway/%s/config/%d", cluster, c.GetGeneration()), Data: c.Text, Generation: c.GetGeneration()}
+}
+
 // Seen is `current` at one moment, and what is written with it: a candidate or a
 // canary never comes or goes without `current` being put anew, so that its watchers
 // and its next writer notice.

@@ -1,0 +1,49 @@
+package config
+
+// The part of a config that machines share by etcd, beside one machine's own files.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/sinks/fleet"
+)
+
+// whole loads files as their controller would: of a machine that shares its config, with
+// the part that all share.
+func whole(ctx context.Context) func(...string) (*config.Config, error) {
+	return func(files ...string) (*config.Config, error) {
+		sources, err := config.Read(files...)
+		if err != nil {
+			return nil, err
+		}
+		settings, err := config.EtcdOf(sources, config.ReadFromDisk)
+		if err == nil && settings != nil && !config.MarkShared(sources) {
+			sources, err = withStored(ctx, *settings, sources)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return config.Parse(sources, config.ReadFromDisk)
+	}
+}
+
+// withStored adds what etcd holds for all machines.
+func withStored(ctx context.Context, settings config.Etcd, own []config.Source) ([]config.Source, error) {
+	store := fleet.NewStore(settings)
+	defer store.Close()
+	seen, err := store.See(ctx)
+	if err == nil && seen.Current == nil {
+		err = errors.New("it holds no config yet (`guideway config seed`)")
+	}
+	var stored *fleet.Config
+	if err == nil {
+		stored, err = store.Fetch(ctx, seen.Current)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the files are one machine's own, and the part that all machines share is in etcd: %w: to check without etcd, give a file with that part, too", err)
+	}
+	return append(own, stored.Source(settings.Cluster)), nil
+}
