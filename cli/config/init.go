@@ -12,15 +12,19 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/vishvananda/netlink"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/statedir"
 	"github.com/guideway/guideway/packaging"
+	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
 
 // elsewhere is of another network than any machine's: the route to it is the default one.
@@ -172,7 +176,10 @@ func list(text string) []string {
 
 // write the config, if it is good.
 func (a *answers) write(file string, stdout, stderr io.Writer) error {
-	text := a.config()
+	text, err := a.config()
+	if err != nil {
+		return err
+	}
 	c, err := loadConfig(stderr, func(...string) (*config.Config, error) {
 		return config.Parse([]config.Source{{Name: file, Data: []byte(text)}}, config.ReadFromDisk)
 	}, nil)
@@ -217,33 +224,56 @@ func writeFirst(file, text string) error {
 	return os.Chmod(file, 0o640)
 }
 
-// config of the answers. What is wrong with them the parser says.
-func (a *answers) config() string {
-	var text strings.Builder
-	line := func(format string, values ...any) { fmt.Fprintf(&text, format+"\n", values...) }
+// config of the answers. What is wrong with them the parser says, but for what is no number.
+func (a *answers) config() (string, error) {
 	name, _ := os.Hostname()
-	line("# Made by `guideway init`. All fields: docs/config.md")
-	if _, err := os.Stat(config.DefaultSecretFile); err == nil {
-		line("cluster: {name: c1, secret_file: %s}", config.DefaultSecretFile)
-	} else {
-		line("cluster: {name: c1}")
-	}
-	line("machine: {name: %q, addresses: [%q]}", name, a.address)
-	line("services:\n- name: %q\n  vips: [{address: %q, ports: [%s], protocol: tcp}]\n  pools: [%[1]q]", a.service, a.vip, strings.Join(list(a.ports), ", "))
-	line("pools:\n- name: %q\n  health_checks: [%[1]q]", a.service)
-	line("  # One wrong firewall rule does not take every server out at once.\n  ejection_max: 50\n  backends:")
+	c := firstConfig(name, []string{a.address}, a.device)
+	ports := list(a.ports)
+	pool := &configv1.Pool{Name: a.service, HealthChecks: []string{a.service}, EjectionMax: proto.Uint32(50)}
 	for i, server := range list(a.servers) {
-		line("  - {name: %q, address: %q}", fmt.Sprintf("%s-%d", a.service, i+1), server)
+		pool.Backends = append(pool.Backends, &configv1.Backend{Name: proto.String(fmt.Sprintf("%s-%d", a.service, i+1)), Address: server})
 	}
-	line("health_checks:\n# They go through the tunnel to the VIP, as clients' packets do: a server without either is out.")
-	port := "80"
-	if ports := list(a.ports); len(ports) > 0 {
-		port = ports[0]
+	check := &configv1.HealthCheck{
+		Name: a.service, Tcp: &configv1.TcpCheck{Port: firstPort(ports)}, Interval: durationpb.New(time.Second),
+		Timeout: durationpb.New(500 * time.Millisecond), Rise: proto.Uint32(2), Fall: proto.Uint32(3),
 	}
-	line("- {name: %q, tcp: {port: %s}, interval: 1s, timeout: 500ms, rise: 2, fall: 3}", a.service, port)
-	line("forwarder: {interfaces: [{name: %q}]}", a.device)
+	c.Services = []*configv1.Service{{
+		Name: a.service, Pools: []string{a.service},
+		Vips: []*configv1.Vip{{Address: &a.vip, Ports: ports, Protocol: proto.String("tcp")}},
+	}}
+	c.Pools, c.HealthChecks = []*configv1.Pool{pool}, []*configv1.HealthCheck{check}
 	if a.router != "none" {
-		line("bgp: {asn: %s, neighbors: [{address: %q, asn: %s}]}", a.asn, a.router, a.routerASN)
+		asn, err := asNumber("--bgp-asn", a.asn)
+		if err != nil {
+			return "", err
+		}
+		routerASN, err := asNumber("--bgp-router-asn", a.routerASN)
+		if err != nil {
+			return "", err
+		}
+		c.Bgp = &configv1.Bgp{Asn: asn, Neighbors: []*configv1.Neighbor{{Address: a.router, Asn: routerASN}}}
 	}
-	return text.String()
+	return "# Made by `guideway init`. All fields: docs/config.md\n" + yamlOf(c, comments{
+		pool:  {"ejection_max: one wrong firewall rule does not take every server out at once."},
+		check: {"They go through the tunnel to the VIP, as clients' packets do: a server without either is out."},
+	}), nil
+}
+
+// firstPort that the check tries: 80 where no number is, which is told of the VIP's ports.
+func firstPort(ports []string) uint32 {
+	if len(ports) > 0 {
+		first, _, _ := strings.Cut(ports[0], "-")
+		if port, err := strconv.ParseUint(first, 10, 16); err == nil && port > 0 {
+			return uint32(port)
+		}
+	}
+	return 80
+}
+
+func asNumber(flag, text string) (uint32, error) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0, commandline.Usagef("%s is %q: give an AS number, like 64512", flag, text)
+	}
+	return uint32(n), nil
 }
