@@ -58,6 +58,8 @@ type Refusal struct {
 	Errors Problems
 	// Of what could be read in spite of them: there may be more.
 	Warnings Problems
+	// The errors again, those that are alike at several items each by itself.
+	Each Problems
 }
 
 func (r *Refusal) Error() string { return r.Errors.Error() }
@@ -141,7 +143,8 @@ func (r *reporter) problem(field, message string) Problem {
 
 // refusal is everything that was found.
 func (r *reporter) refusal() *Refusal {
-	return &Refusal{Errors: r.sorted(r.errors).gathered(), Warnings: r.sorted(r.warnings).gathered()}
+	each := r.sorted(r.errors)
+	return &Refusal{Errors: slices.Clone(each).gathered(), Warnings: r.sorted(r.warnings).gathered(), Each: each}
 }
 
 // Of a text with its cure; a config that etcd holds may have a part in it.
