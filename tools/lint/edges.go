@@ -206,6 +206,8 @@ var goEdgeRules = map[string][]string{
 	"cli/output":  {"cli/commandline"},
 	"cli/logging": {},
 	"cli/clitest": {"proto", "controller/api", "controller/apitest", "cli/commandline"},
+	// Reads another program's files: opens none by itself.
+	"cli/config/keepalived": {"proto", "controller/config", "controller/outside"},
 	// The lab is a program of its own, in floors.
 	"lab":           {"proto", "controller/config", "cli/commandline"},
 	"lab/topology":  {},
