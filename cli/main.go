@@ -44,6 +44,9 @@ func main() {
 		if errors.Is(err, commandline.ErrTimeUp) {
 			os.Exit(commandline.ExitTimeUp)
 		}
+		if errors.Is(err, commandline.ErrLeftOut) {
+			os.Exit(commandline.ExitLeftOut)
+		}
 		if !errors.Is(err, commandline.ErrReported) {
 			prefix := ""
 			if logging.ToJournal(os.Stderr) {

@@ -18,9 +18,9 @@ import (
 func Test_mistakes_on_the_command_line_are_told(t *testing.T) {
 	for _, one := range []struct{ line, says string }{
 		{"config chek", `unknown command "chek" for "guideway config": did you mean check?`},
-		{"config zzz", "give one of apply, backend, cancel, check, compile, diff, history, plan, promote, rollback, seed"},
+		{"config zzz", "give one of apply, backend, cancel, check, compile, diff, history, import, plan, promote, rollback, seed"},
 		{"konfig", `unknown command "konfig"`},
-		{"config", "give one of apply, backend, cancel, check, compile, diff, history, plan, promote, rollback, seed"},
+		{"config", "give one of apply, backend, cancel, check, compile, diff, history, import, plan, promote, rollback, seed"},
 		{"config check", "give a config file"},
 		{"version extra", `"extra" is too much`},
 	} {

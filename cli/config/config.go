@@ -25,7 +25,7 @@ import (
 func Command() *cobra.Command {
 	return commandline.Group("config", "Check, plan, apply and roll back configurations",
 		configCheckCommand(), configCompileCommand(), configPlanCommand(), configApplyCommand(), configPromoteCommand(), configCancelCommand(),
-		configHistoryCommand(), configDiffCommand(), configRollbackCommand(), configSeedCommand(), configBackendCommand())
+		configHistoryCommand(), configDiffCommand(), configRollbackCommand(), configSeedCommand(), configBackendCommand(), configImportCommand())
 }
 
 func configCheckCommand() *cobra.Command {

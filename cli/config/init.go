@@ -46,7 +46,7 @@ func InitCommand() *cobra.Command {
 			"    --bgp-router 10.0.0.254 --bgp-router-asn 64513 --bgp-asn 64512",
 		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			if err := isFree(file); err != nil {
+			if err := isFree(file, "--file"); err != nil {
 				return err
 			}
 			person := command.InOrStdin()
@@ -80,7 +80,7 @@ type answers struct {
 }
 
 // isFree says whether a config may be written there.
-func isFree(file string) error {
+func isFree(file, flag string) error {
 	text, err := os.ReadFile(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && string(text) == packaging.ExampleConfig:
@@ -88,7 +88,7 @@ func isFree(file string) error {
 	case err != nil:
 		return err
 	}
-	return fmt.Errorf("%s is there already, and stays as it is: give another --file, or change it and try `guideway config check %s`", file, file)
+	return fmt.Errorf("%s is there already, and stays as it is: give another %s, or change it and try `guideway config check %s`", file, flag, file)
 }
 
 // complete asks what is missing, if there is somebody to ask. An empty line takes what is
@@ -186,7 +186,7 @@ func (a *answers) write(file string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFirst(file, text); err != nil {
+	if err := writeFirst(file, "--file", text); err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "%s\n%s is written: read it, then set up each server, which has the package guideway-agent, once:\n\n", summary(c), file)
@@ -203,11 +203,11 @@ func (a *answers) write(file string, stdout, stderr io.Writer) error {
 
 // writeFirst writes a config where there is none, or the example. It may have tokens of health
 // checks one day: it is for root and the controller.
-func writeFirst(file, text string) error {
+func writeFirst(file, flag, text string) error {
 	folder := filepath.Dir(file)
 	err := os.MkdirAll(folder, 0o755)
 	if err == nil {
-		err = isFree(file)
+		err = isFree(file, flag)
 	}
 	if err == nil {
 		err = statedir.Write(folder, filepath.Base(file), []byte(text))

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/controller/config"
 	configv1 "github.com/guideway/guideway/proto/guideway/config/v1"
 )
@@ -84,8 +85,19 @@ func (w *yamlWriter) item(m protoreflect.Message, indent string) {
 }
 
 func (w *yamlWriter) comments(m protoreflect.Message, indent string) {
-	for _, line := range w.above[m.Interface()] {
-		fmt.Fprintf(&w.text, "%s# %s\n", indent, line)
+	for _, text := range w.above[m.Interface()] {
+		comment(&w.text, indent, text)
+	}
+}
+
+// comment of one line or, if that is too long, several.
+func comment(to *strings.Builder, indent, text string) {
+	for i, line := range output.Wrap(text, lineCharactersMax-len(indent)-4) {
+		mark := "# "
+		if i > 0 {
+			mark = "#   "
+		}
+		to.WriteString(indent + mark + line + "\n")
 	}
 }
 

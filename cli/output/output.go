@@ -100,7 +100,7 @@ func wrapLast(rows [][]string) [][]string {
 	}
 	var wrapped [][]string
 	for _, row := range rows {
-		for i, text := range wrap(row[last], max(WidthMax-used, 20)) {
+		for i, text := range Wrap(row[last], max(WidthMax-used, 20)) {
 			piece := make([]string, len(row))
 			if i == 0 {
 				copy(piece, row)
@@ -112,8 +112,8 @@ func wrapLast(rows [][]string) [][]string {
 	return wrapped
 }
 
-// wrap breaks a text between words; a word that is too long stays whole.
-func wrap(text string, width int) []string {
+// Wrap breaks a text between words; a word that is too long stays whole.
+func Wrap(text string, width int) []string {
 	lines := []string{""}
 	for _, word := range strings.Fields(text) {
 		line := &lines[len(lines)-1]
