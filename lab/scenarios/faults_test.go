@@ -280,7 +280,8 @@ func (s *stage) suffer(block int, set []fault) outcome {
 	s.rememberLogs()
 	stopWatch := nothing
 	if !slices.ContainsFunc(set, func(f fault) bool { return !f.routesStay }) {
-		stopWatch = keepEyeOnRoutes(s.T, s.running)
+		stop := keepEyeOnRoutes(s.T, s.running)
+		stopWatch = func() { stop() }
 	}
 	var result outcome
 	began := time.Now()
