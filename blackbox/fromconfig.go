@@ -21,7 +21,7 @@ func Load(files ...string) (targets []Target, left []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := config.Parse(sources, readUnlessSecret)
+	c, err := config.Reader{Machine: config.HostName(), AnyMachine: true, ReadFile: readUnlessSecret}.Parse(sources)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -44,6 +44,7 @@ func controllerCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringArrayVar(&options.Config, "config", nil, "file, or directory of *.yaml, *.yml and *.json; may be repeated")
+	flags.StringVar(&options.Machine, "machine", "", "`NAME` of this machine's entry, if the config has `machines` [default: the host name]")
 	flags.StringVar(&options.RunDir, "run-dir", machine.RunDirDefault, "directory of the sockets")
 	flags.StringVar(&options.StateDir, "state-dir", stateDirDefault, "directory of what outlives a restart")
 	flags.BoolVar(&options.Watch, "watch", false, "reload when a file of the config changes")

@@ -38,7 +38,7 @@ func configBackendCommand() *cobra.Command {
 			if len(arguments) < 2 {
 				return errors.New("NAME or FILE is missing: give a backend's name and a config, like `guideway config backend web-1 /etc/guideway/guideway.yaml`")
 			}
-			c, err := loadConfig(command.ErrOrStderr(), config.Load, arguments[1:])
+			c, err := loadConfig(command.ErrOrStderr(), config.LoadAny, arguments[1:])
 			if err != nil {
 				return err
 			}
@@ -69,7 +69,7 @@ func completeBackends(_ *cobra.Command, arguments []string, _ string) (names []c
 	if len(arguments) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	if c, err := config.Load(machine.ConfigDefault); err == nil {
+	if c, err := config.LoadAny(machine.ConfigDefault); err == nil {
 		for _, backend := range c.Backends {
 			names = append(names, backend.Name)
 		}

@@ -3,7 +3,7 @@ package config
 
 import (
 	"bytes"
-	"context"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,21 +29,22 @@ func Command() *cobra.Command {
 }
 
 func configCheckCommand() *cobra.Command {
-	var format string
+	var format, name string
 	command := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Check a configuration for errors",
 		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one configuration and\n" +
 			"prints every error and warning with its place and its cure. If they name etcd, they\n" +
 			"are checked with the part that machines share: one of the files, or what etcd holds.\n" +
+			"If they have `machines`, they are checked for each of them, or for --machine NAME.\n" +
 			"Exit status: 0 if the configuration can be used, 1 if not.",
 		Example: "  guideway config check /etc/guideway/config.yaml",
 		Args:    configFiles,
 		RunE: func(command *cobra.Command, files []string) error {
 			if format != "table" {
-				return printVerdict(command.Context(), command.OutOrStdout(), format, files)
+				return printVerdict(whole(command.Context(), name), command.OutOrStdout(), format, files)
 			}
-			c, err := loadConfig(command.ErrOrStderr(), whole(command.Context()), files)
+			c, err := loadConfig(command.ErrOrStderr(), whole(command.Context(), name), files)
 			if err != nil {
 				return err
 			}
@@ -52,8 +53,13 @@ func configCheckCommand() *cobra.Command {
 			return nil
 		},
 	}
+	addMachine(command, &name)
 	commandline.AddOutput(command, &format, commandline.TextFormats)
 	return command
+}
+
+func addMachine(command *cobra.Command, name *string) {
+	command.Flags().StringVar(name, "machine", "", "`NAME` of an entry of `machines` [default: the host name]")
 }
 
 type shownVerdict struct {
@@ -73,8 +79,8 @@ type shownProblem struct {
 }
 
 // printVerdict says for programs what check says for people.
-func printVerdict(ctx context.Context, stdout io.Writer, format string, files []string) error {
-	c, err := whole(ctx)(files...)
+func printVerdict(load func(...string) (*config.Config, error), stdout io.Writer, format string, files []string) error {
+	c, err := load(files...)
 	verdict := shownVerdict{Good: err == nil, Errors: []shownProblem{}, Notes: []string{}}
 	var refusal *config.Refusal
 	switch {
@@ -129,7 +135,8 @@ func notes(c *config.Config) (notes []string) {
 }
 
 func configCompileCommand() *cobra.Command {
-	return &cobra.Command{
+	var name string
+	command := &cobra.Command{
 		Use:   "compile FILE...",
 		Short: "Print the plan that a configuration compiles to",
 		Long: "Reads files, or directories of *.yaml, *.yml and *.json, as one configuration and\n" +
@@ -140,7 +147,8 @@ func configCompileCommand() *cobra.Command {
 			"  guideway-forwarder replay --plan plan.json --in in.pcap --out out.pcap",
 		Args: configFiles,
 		RunE: func(command *cobra.Command, files []string) error {
-			c, err := loadConfig(command.ErrOrStderr(), config.LoadToCompile, files)
+			reader := config.Reader{Machine: cmp.Or(name, config.HostName()), ReadFile: config.ReadFromDisk}
+			c, err := loadConfig(command.ErrOrStderr(), reader.LoadToCompile, files)
 			if err != nil {
 				return err
 			}
@@ -152,6 +160,8 @@ func configCompileCommand() *cobra.Command {
 			return err
 		},
 	}
+	addMachine(command, &name)
+	return command
 }
 
 func configFiles(command *cobra.Command, files []string) error {

@@ -34,11 +34,12 @@ func configSeedCommand() *cobra.Command {
 }
 
 func seed(command *cobra.Command, file string, machineFiles []string) error {
+	reader := config.Reader{Machine: config.HostName(), AnyMachine: true, ReadFile: config.ReadFromDisk}
 	sources, err := config.Read(machineFiles...)
 	if err != nil {
 		return err
 	}
-	settings, err := config.EtcdOf(sources, config.ReadFromDisk)
+	settings, err := reader.EtcdOf(sources)
 	if err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func seed(command *cobra.Command, file string, machineFiles []string) error {
 		return fmt.Errorf("%s has %d files: give one file", file, len(shared))
 	}
 	shared[0].Generation = 1
-	parsed, err := config.Parse(append(sources, shared[0]), config.ReadFromDisk)
+	parsed, err := reader.Parse(append(sources, shared[0]))
 	if err != nil {
 		return err
 	}

@@ -6,28 +6,47 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/sinks/fleet"
 )
 
-// whole loads files as their controller would: of a machine that shares its config, with
-// the part that all share.
-func whole(ctx context.Context) func(...string) (*config.Config, error) {
+// whole loads files as their controllers would: of a machine that shares its config, with
+// the part that all share; of several machines for each, or for the one of this name.
+func whole(ctx context.Context, name string) func(...string) (*config.Config, error) {
 	return func(files ...string) (*config.Config, error) {
 		sources, err := config.Read(files...)
 		if err != nil {
 			return nil, err
 		}
-		settings, err := config.EtcdOf(sources, config.ReadFromDisk)
-		if err == nil && settings != nil && !config.MarkShared(sources) {
-			sources, err = withStored(ctx, *settings, sources)
+		names := config.MachinesOf(sources)
+		if name != "" || len(names) == 0 {
+			names = []string{name}
 		}
-		if err != nil {
-			return nil, err
+		var here, c *config.Config // of this machine, if it is among them
+		for _, machine := range names {
+			if c, err = wholeOf(ctx, machine, slices.Clone(sources)); err != nil {
+				return nil, err
+			}
+			if here == nil || machine == config.HostName() {
+				here = c
+			}
 		}
-		return config.Parse(sources, config.ReadFromDisk)
+		return here, nil
 	}
+}
+
+func wholeOf(ctx context.Context, machine string, sources []config.Source) (*config.Config, error) {
+	reader := config.Reader{Machine: machine, ReadFile: config.ReadFromDisk}
+	settings, err := reader.EtcdOf(sources)
+	if err == nil && settings != nil && !config.MarkShared(sources) {
+		sources, err = withStored(ctx, *settings, sources)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return reader.Parse(sources)
 }
 
 // withStored adds what etcd holds for all machines.

@@ -49,6 +49,14 @@ func TestAMachinesOwnFileIsCheckedWithWhatAllShare(t *testing.T) {
 	if stdout, _, err := guideway(t, "config", "check", own, "-o", "json"); err != nil || !strings.Contains(stdout, `"good": true`) {
 		t.Errorf("%v\n%s", err, stdout)
 	}
+	several := write("several.yaml", fmt.Sprintf(sharedPart, "")+`
+machines: [{name: lb-7, addresses: [10.0.0.7]}, {name: lb-8, addresses: [10.0.0.8]}]
+`)
+	expect("several machines", true, "1 backend", several)
+	expect("one of several", true, "1 backend", several, "--machine", "lb-8")
+	expect("none of them", false, "which of lb-7, lb-8 it is", several, "--machine", "lb-9")
+	bad := write("bad.yaml", strings.Replace(fmt.Sprintf(sharedPart, ""), "peers:", "machines: [{name: lb-7, addresses: [10.0.0.7]}, {name: lb-8, addresses: [10.0.0.8], metrics: {listen: x}}]\npeers:", 1))
+	expect("a mistake in one of several", false, "machines[1].metrics.listen", bad)
 	etcd.Kill()
 	expect("etcd is away", false, "to check without etcd, give a file with that part, too", own)
 	expect("both files, without etcd", true, "1 backend", own, shared)

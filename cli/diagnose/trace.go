@@ -184,7 +184,7 @@ func (f traceFlags) findSecretFile() (string, error) {
 	if f.secretFile != "" {
 		return f.secretFile, nil
 	}
-	c, err := config.Load(f.config...)
+	c, err := config.LoadAny(f.config...)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("marks are signed with the cluster's secret, and there is no config to find it by (%w): give --secret-file FILE, a copy of the file that cluster.secret_file names on the load balancers", err)
 	}

@@ -31,6 +31,8 @@ type document struct {
 	values map[string]topLevel
 	// The file that is etcd's; empty: none.
 	shared string
+	// Fields, and where they stand instead.
+	aliases [][2]string
 	// A file could not be read at all: what is missing may stand there.
 	incomplete bool
 }
@@ -227,7 +229,7 @@ func notAName(key *yaml.Node) string {
 
 // given is the number that stands at a field, empty if none does.
 func (d *document) given(field string) string {
-	steps := splitPath(field)
+	steps := splitPath(d.real(field))
 	if len(steps) == 0 {
 		return ""
 	}
@@ -247,6 +249,7 @@ func (d *document) position(field string) position {
 	if field == "" {
 		return position{file: d.firstFile()}
 	}
+	field = d.real(field)
 	steps := splitPath(field)
 	if _, ok := d.values[field]; ok || len(steps) == 0 {
 		steps = []string{field} // also a top-level key with a dot in it

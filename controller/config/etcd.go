@@ -27,28 +27,34 @@ type Etcd struct {
 }
 
 // machineKeys are the top-level keys of a machine's own; all others are shared.
-var machineKeys = []string{"machine", "forwarder", "speaker", "metrics", "bgp", "etcd", "api"}
+var machineKeys = []string{"machine", "machines", "forwarder", "speaker", "metrics", "bgp", "etcd", "api"}
 
 // EtcdOf reads `etcd` alone, in a machine's files, whose other part may still be
 // there; nil: they have none. The error is a *Refusal.
-func EtcdOf(sources []Source, readFile ReadFile) (*Etcd, error) {
+func (r Reader) EtcdOf(sources []Source) (*Etcd, error) {
 	document, problems := readDocument(sources)
-	given, there := document.values["etcd"]
 	if len(problems) > 0 {
 		return nil, &Refusal{Errors: problems.gathered()}
 	}
-	if !there {
-		return nil, nil
-	}
 	alone := *document
-	alone.keys, alone.values = []string{"etcd"}, map[string]topLevel{"etcd": given}
+	alone.keys, alone.values = nil, map[string]topLevel{}
+	for _, key := range []string{"etcd", "machines"} {
+		if given, there := document.values[key]; there {
+			alone.keys, alone.values[key] = append(alone.keys, key), given
+		}
+	}
 	report := newReporter(&alone, toServe)
 	schema := decode(&alone, report)
 	if schema != nil && len(report.errors) == 0 {
-		checkRules(schema, report)
-		report.errors = slices.DeleteFunc(report.errors, func(p Problem) bool { return !strings.HasPrefix(p.Field, "etcd") })
+		r.chooseMachine(schema, report)
 	}
-	builder := &builder{reporter: report, schema: schema, readFile: readFile, config: &Config{}}
+	if schema.GetEtcd() == nil {
+		return nil, nil // what else is wrong is told when all is parsed
+	}
+	field := alone.real("etcd")
+	checkRules(schema, report)
+	report.errors = slices.DeleteFunc(report.errors, func(p Problem) bool { return !strings.HasPrefix(p.Field, field) })
+	builder := &builder{reporter: report, schema: schema, readFile: r.ReadFile, config: &Config{}}
 	if len(report.errors) == 0 {
 		builder.etcd()
 	}

@@ -70,7 +70,8 @@ func TestEachTopLevelKeyHasItsHome(t *testing.T) {
 
 func TestEtcdIsFoundBeforeTheRestOfTheConfigIsThere(t *testing.T) {
 	of := func(text string) (*Etcd, error) {
-		return EtcdOf([]Source{{Name: "/etc/guideway/machine.yaml", Data: []byte(text)}}, func(string) ([]byte, fs.FileMode, error) { return nil, 0, fs.ErrNotExist })
+		reader := Reader{ReadFile: func(string) ([]byte, fs.FileMode, error) { return nil, 0, fs.ErrNotExist }}
+		return reader.EtcdOf([]Source{{Name: "/etc/guideway/machine.yaml", Data: []byte(text)}})
 	}
 	if etcd, err := of(machinePart); err != nil || etcd == nil || etcd.Endpoints[0] != "https://10.0.0.5:2379" {
 		t.Errorf("%+v: %v", etcd, err)

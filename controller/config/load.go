@@ -18,18 +18,31 @@ import (
 // Load reads files and directories (of which every *.yaml, *.yml and *.json
 // counts, in order of name) and parses them as one config. An error is either
 // about reading or, as Problems, about what was read.
-func Load(paths ...string) (*Config, error) { return load(paths, toServe) }
+// With `machines` it is the config of the machine with this host name.
+func Load(paths ...string) (*Config, error) {
+	return load(Reader{Machine: HostName(), ReadFile: ReadFromDisk}, paths, toServe)
+}
+
+// LoadAny is Load where it does not matter for which of several machines.
+func LoadAny(paths ...string) (*Config, error) {
+	return load(Reader{Machine: HostName(), AnyMachine: true, ReadFile: ReadFromDisk}, paths, toServe)
+}
 
 // LoadToCompile is Load for a config that no traffic will depend on: what only
 // breaks connections is a warning.
-func LoadToCompile(paths ...string) (*Config, error) { return load(paths, toCompile) }
+func LoadToCompile(paths ...string) (*Config, error) {
+	return Reader{Machine: HostName(), ReadFile: ReadFromDisk}.LoadToCompile(paths...)
+}
 
-func load(paths []string, purpose purpose) (*Config, error) {
+// LoadToCompile as [LoadToCompile] does.
+func (r Reader) LoadToCompile(paths ...string) (*Config, error) { return load(r, paths, toCompile) }
+
+func load(r Reader, paths []string, purpose purpose) (*Config, error) {
 	sources, err := Read(paths...)
 	if err != nil {
 		return nil, err
 	}
-	return parse(sources, ReadFromDisk, purpose)
+	return r.parse(sources, purpose)
 }
 
 // Read is the first half of Load, for those who keep the sources.

@@ -4,13 +4,26 @@ package config
 // *Refusal. Files that the config names are read through readFile; but for
 // that it is a function of its arguments.
 func Parse(sources []Source, readFile ReadFile) (*Config, error) {
-	return parse(sources, readFile, toServe)
+	return Reader{ReadFile: readFile}.Parse(sources)
 }
+
+// Reader makes configs of sources, for one machine.
+type Reader struct {
+	// Machine has the entry of this name, where the sources have `machines`; else its name
+	// stands in them.
+	Machine string
+	// AnyMachine: where Machine has no entry, it does not matter whose is taken.
+	AnyMachine bool
+	ReadFile   ReadFile
+}
+
+// Parse as [Parse] does.
+func (r Reader) Parse(sources []Source) (*Config, error) { return r.parse(sources, toServe) }
 
 // ParseToCompile is Parse for a config that no traffic will depend on: what only
 // breaks connections is a warning.
 func ParseToCompile(sources []Source, readFile ReadFile) (*Config, error) {
-	return parse(sources, readFile, toCompile)
+	return Reader{ReadFile: readFile, AnyMachine: true}.parse(sources, toCompile)
 }
 
 // purpose of reading a config.
@@ -21,7 +34,7 @@ const (
 	toCompile
 )
 
-func parse(sources []Source, readFile ReadFile, purpose purpose) (*Config, error) {
+func (r Reader) parse(sources []Source, purpose purpose) (*Config, error) {
 	document, problems := readDocument(sources)
 	if document.incomplete {
 		return nil, &Refusal{Errors: problems.gathered()}
@@ -37,9 +50,10 @@ func parse(sources []Source, readFile ReadFile, purpose purpose) (*Config, error
 		return nil, report.refusal()
 	}
 	checkHomes(document, report)
+	r.chooseMachine(schema, report)
 	checkRules(schema, report)
 
-	builder := &builder{reporter: report, schema: schema, readFile: readFile, config: &Config{}}
+	builder := &builder{reporter: report, schema: schema, readFile: r.ReadFile, config: &Config{}}
 	builder.build()
 	if len(report.errors) > 0 {
 		return nil, report.refusal()

@@ -89,6 +89,7 @@ func newReporter(d *document, p purpose) *reporter {
 
 // errorf reports an error at a field.
 func (r *reporter) errorf(field, format string, args ...any) {
+	field = r.document.real(field)
 	if r.reported[field] || r.insideOpaque(field) {
 		return
 	}
@@ -99,7 +100,7 @@ func (r *reporter) errorf(field, format string, args ...any) {
 // unreadable reports that a field holds nothing of its type.
 func (r *reporter) unreadable(field, format string, args ...any) {
 	r.errorf(field, format, args...)
-	r.opaque[field] = true
+	r.opaque[r.document.real(field)] = true
 }
 
 func (r *reporter) insideOpaque(field string) bool {
@@ -116,7 +117,7 @@ func (r *reporter) insideOpaque(field string) bool {
 
 // missing reports that a field should be there.
 func (r *reporter) missing(field, format string, args ...any) {
-	parent, _ := splitLast(field)
+	parent, _ := splitLast(r.document.real(field))
 	if !r.misspelt[parent] {
 		r.errorf(field, format, args...)
 	}
@@ -137,6 +138,7 @@ func (r *reporter) breaks(field, format string, args ...any) {
 }
 
 func (r *reporter) problem(field, message string) Problem {
+	field = r.document.real(field)
 	at := r.document.position(field)
 	return Problem{File: at.file, Line: at.line, Column: at.column, Field: field, Message: message}
 }

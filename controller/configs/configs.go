@@ -31,6 +31,8 @@ import (
 type Settings struct {
 	// Files and directories that make the config, or with etcd this machine's part.
 	Files []string
+	// This machine's entry, where they have `machines`.
+	Machine string
 	// Reload when one of them changes.
 	Watch  bool
 	Store  store.Store
@@ -124,7 +126,7 @@ func (c *Configs) Start() error {
 		return problem
 	}
 	from := "the last good config, kept in " + c.settings.Store.Dir
-	last := parse(lastGood, from, Origin{How: "start"})
+	last := c.parse(lastGood, from, Origin{How: "start"})
 	if last.problem != nil {
 		return fmt.Errorf("%w\nand %s, is no longer good:\n%w", problem, from, last.problem)
 	}
@@ -142,7 +144,7 @@ func (c *Configs) offerAtStart() (offered *Config, away error) {
 		c.backend = files{c}
 		return &Config{problem: err}, nil
 	}
-	settings, err := config.EtcdOf(read, config.ReadFromDisk)
+	settings, err := c.reader().EtcdOf(read)
 	if err != nil || settings == nil { // what is wrong is told when they are parsed
 		c.backend = files{c}
 		return c.parseOwn(read, nil), nil

@@ -149,7 +149,7 @@ func (e *Etcd) parseSent(sent []config.Source) (*config.Config, error) {
 		return nil, fmt.Errorf("a config of %d files cannot be stored in etcd: give one file", len(sent))
 	}
 	next := e.Generation().GetGeneration() + 1
-	return config.Parse(append(own, config.Source{Name: sent[0].Name, Data: sent[0].Data, Generation: next}), config.ReadFromDisk)
+	return e.reader().Parse(append(own, config.Source{Name: sent[0].Name, Data: sent[0].Data, Generation: next}))
 }
 
 // offer what etcd has with this machine's files; while it is away, the files go with what

@@ -27,9 +27,9 @@ func (f files) offer(context.Context, bool) *Config { return f.readOwn(nil) }
 func (f files) parseSent(sent []config.Source) (*config.Config, error) {
 	target, err := f.path()
 	if err != nil || len(sent) != 1 {
-		return config.Parse(sent, config.ReadFromDisk)
+		return f.reader().Parse(sent)
 	}
-	parsed, err := config.Parse([]config.Source{{Name: target, Data: sent[0].Data}}, config.ReadFromDisk)
+	parsed, err := f.reader().Parse([]config.Source{{Name: target, Data: sent[0].Data}})
 	if refusal := (*config.Refusal)(nil); errors.As(err, &refusal) {
 		return nil, &config.Refusal{Errors: renamed(refusal.Errors, sent[0].Name), Warnings: renamed(refusal.Warnings, sent[0].Name)}
 	}

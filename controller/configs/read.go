@@ -38,26 +38,33 @@ func (c *Configs) parseOwn(own []config.Source, shared *fleet.Config) *Config {
 		source := shared.Source(c.etcd.Settings.Cluster)
 		own, from = append(own, source), from+", "+source.Name
 	}
-	parsed := parse(own, from, Origin{})
+	parsed := c.parse(own, from, Origin{})
 	parsed.Shared = shared
 	return parsed
 }
 
 // parse notes the files that a config names, but for the API's, which follows
 // its own.
-func parse(sources []config.Source, from string, origin Origin) *Config {
-	c := &Config{From: from, Shared: sharedOf(sources), sources: sources, digest: DigestOf(sources), named: namedFiles{}, origin: origin}
-	c.Parsed, c.problem = config.Parse(sources, func(path string) ([]byte, fs.FileMode, error) {
+func (c *Configs) parse(sources []config.Source, from string, origin Origin) *Config {
+	offered := &Config{From: from, Shared: sharedOf(sources), sources: sources, digest: DigestOf(sources), named: namedFiles{}, origin: origin}
+	reader := c.reader()
+	reader.ReadFile = func(path string) ([]byte, fs.FileMode, error) {
 		data, mode, err := config.ReadFromDisk(path)
-		c.named[path] = digestOfNamed(data, err)
+		offered.named[path] = digestOfNamed(data, err)
 		return data, mode, err
-	})
-	if c.Parsed != nil && c.Parsed.API != nil {
-		for _, path := range []string{c.Parsed.API.TLS.CertFile, c.Parsed.API.TLS.KeyFile, c.Parsed.API.TLS.CAFile} {
-			delete(c.named, path)
+	}
+	offered.Parsed, offered.problem = reader.Parse(sources)
+	if offered.Parsed != nil && offered.Parsed.API != nil {
+		for _, path := range []string{offered.Parsed.API.TLS.CertFile, offered.Parsed.API.TLS.KeyFile, offered.Parsed.API.TLS.CAFile} {
+			delete(offered.named, path)
 		}
 	}
-	return c
+	return offered
+}
+
+// reader of configs for this machine.
+func (c *Configs) reader() config.Reader {
+	return config.Reader{Machine: c.settings.Machine, ReadFile: config.ReadFromDisk}
 }
 
 func digestOfNamed(data []byte, err error) string {
@@ -113,7 +120,7 @@ func (c *Configs) rereadNamed(ctx context.Context) {
 		return // a reload reads them
 	}
 	former := c.Loaded()
-	anew := parse(former.sources, former.From, Origin{How: "reload"})
+	anew := c.parse(former.sources, former.From, Origin{How: "reload"})
 	anew.Shared = former.Shared
 	err = anew.problem
 	if err == nil {

@@ -183,6 +183,20 @@ func TestAConfigOfSeveralFilesIsNotReplaced(t *testing.T) {
 	}
 }
 
+func TestOneFileIsForSeveralMachines(t *testing.T) {
+	h := newHarness(t)
+	h.write(strings.Replace(h.config(""), "machine: {name: lb-1, addresses: [10.0.0.1]}",
+		"machines: [{name: other, addresses: [10.0.0.9]}, {name: lb-1, addresses: [10.0.0.1]}]", 1))
+	h.machine = "lb-1"
+	h.peer.serve(t, h.runDir())
+	h.start()
+	h.until("announced", announced)
+	if state := h.state(); state.Machine.Name != "lb-1" || len(state.Peers) != 1 || state.Peers[0].Name != "other" {
+		t.Errorf("machine %v, peers %v", state.Machine, state.Peers)
+	}
+	h.stop()
+}
+
 func TestNothingElseIsLoadedWhileAConfigIsApplied(t *testing.T) {
 	h := applied(t)
 	ctx, cancel := context.WithCancel(h.deadline())

@@ -13,6 +13,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -25,6 +26,7 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/configs"
 	"github.com/guideway/guideway/controller/metrics"
 	"github.com/guideway/guideway/controller/notify"
@@ -41,6 +43,8 @@ import (
 type Options struct {
 	// Files and directories that make the config.
 	Config []string
+	// Which of their `machines` this one is; empty: the one with its host name.
+	Machine string
 	// The forwarder's sockets, and in controller/ the controller's.
 	RunDir string
 	// The last good config, drains by command.
@@ -197,7 +201,7 @@ func start(options Options) (c *Controller, err error) {
 		return c, err
 	}
 	c.configs, err = configs.Open(configs.Settings{
-		Files: options.Config, Watch: options.Watch, Store: c.store, Host: c, Audit: c.audit, Notify: c.notify, Log: c.log,
+		Files: options.Config, Machine: cmp.Or(options.Machine, config.HostName()), Watch: options.Watch, Store: c.store, Host: c, Audit: c.audit, Notify: c.notify, Log: c.log,
 	})
 	if err != nil {
 		return c, err

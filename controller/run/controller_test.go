@@ -281,6 +281,7 @@ type harness struct {
 	backend *backend
 	peer    *peer
 	client  controllerv1.ControllerClient
+	machine string
 	watch   bool
 	cancel  context.CancelFunc
 	result  chan error
@@ -327,7 +328,7 @@ func (h *harness) start() {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	h.cancel, h.result = cancel, make(chan error, 1)
-	options := Options{Config: []string{h.configFile()}, RunDir: h.runDir(), StateDir: h.stateDir(), Watch: h.watch, Version: "test", Log: slog.New(slog.DiscardHandler)}
+	options := Options{Config: []string{h.configFile()}, Machine: h.machine, RunDir: h.runDir(), StateDir: h.stateDir(), Watch: h.watch, Version: "test", Log: slog.New(slog.DiscardHandler)}
 	ended := make(chan struct{})
 	go func() { defer close(ended); h.result <- Run(ctx, options) }()
 	h.client = apitest.Controller(h.t, api.OperateSocket(h.runDir()))

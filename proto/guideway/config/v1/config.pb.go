@@ -81,7 +81,11 @@ type Config struct {
 	// The agents on the backends. Absent: their messages are not received. It takes
 	// `cluster.secret_file`, which their keys come from
 	// (`guideway config backend NAME`).
-	Agents        *Agents `protobuf:"bytes,18,opt,name=agents,proto3" json:"agents,omitempty"`
+	Agents *Agents `protobuf:"bytes,18,opt,name=agents,proto3" json:"agents,omitempty"`
+	// Several machines in one file, in place of `machine`: each takes the entry that has
+	// its host name, whole or up to the first dot, or that `--machine` names, and the
+	// others are its peers. Everything outside of the entries is for all of them.
+	Machines      []*MachineEntry `protobuf:"bytes,20,rep,name=machines,proto3" json:"machines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -235,6 +239,150 @@ func (x *Config) GetAgents() *Agents {
 	return nil
 }
 
+func (x *Config) GetMachines() []*MachineEntry {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+// A machine of several, and what is its own: each of these fields takes the place of
+// the one outside.
+type MachineEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As `machine.name`.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As `machine.addresses`.
+	Addresses []string `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// As `machine.shard`.
+	Shard *string `protobuf:"bytes,3,opt,name=shard,proto3,oneof" json:"shard,omitempty"`
+	// As `machine.probe_ports`.
+	ProbePorts *string `protobuf:"bytes,4,opt,name=probe_ports,json=probePorts,proto3,oneof" json:"probe_ports,omitempty"`
+	// As the field of this name outside, for this machine alone.
+	Forwarder *Forwarder `protobuf:"bytes,5,opt,name=forwarder,proto3" json:"forwarder,omitempty"`
+	// As the field of this name outside, for this machine alone.
+	Speaker *Speaker `protobuf:"bytes,6,opt,name=speaker,proto3" json:"speaker,omitempty"`
+	// As the field of this name outside, for this machine alone.
+	Metrics *Metrics `protobuf:"bytes,7,opt,name=metrics,proto3" json:"metrics,omitempty"`
+	// As the field of this name outside, for this machine alone.
+	Bgp *Bgp `protobuf:"bytes,8,opt,name=bgp,proto3" json:"bgp,omitempty"`
+	// As the field of this name outside, for this machine alone.
+	Api *Api `protobuf:"bytes,9,opt,name=api,proto3" json:"api,omitempty"`
+	// As the field of this name outside, for this machine alone.
+	Etcd *Etcd `protobuf:"bytes,10,opt,name=etcd,proto3" json:"etcd,omitempty"`
+	// As `cluster.secret_file`.
+	SecretFile    *string `protobuf:"bytes,11,opt,name=secret_file,json=secretFile,proto3,oneof" json:"secret_file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineEntry) Reset() {
+	*x = MachineEntry{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineEntry) ProtoMessage() {}
+
+func (x *MachineEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineEntry.ProtoReflect.Descriptor instead.
+func (*MachineEntry) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *MachineEntry) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *MachineEntry) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *MachineEntry) GetShard() string {
+	if x != nil && x.Shard != nil {
+		return *x.Shard
+	}
+	return ""
+}
+
+func (x *MachineEntry) GetProbePorts() string {
+	if x != nil && x.ProbePorts != nil {
+		return *x.ProbePorts
+	}
+	return ""
+}
+
+func (x *MachineEntry) GetForwarder() *Forwarder {
+	if x != nil {
+		return x.Forwarder
+	}
+	return nil
+}
+
+func (x *MachineEntry) GetSpeaker() *Speaker {
+	if x != nil {
+		return x.Speaker
+	}
+	return nil
+}
+
+func (x *MachineEntry) GetMetrics() *Metrics {
+	if x != nil {
+		return x.Metrics
+	}
+	return nil
+}
+
+func (x *MachineEntry) GetBgp() *Bgp {
+	if x != nil {
+		return x.Bgp
+	}
+	return nil
+}
+
+func (x *MachineEntry) GetApi() *Api {
+	if x != nil {
+		return x.Api
+	}
+	return nil
+}
+
+func (x *MachineEntry) GetEtcd() *Etcd {
+	if x != nil {
+		return x.Etcd
+	}
+	return nil
+}
+
+func (x *MachineEntry) GetSecretFile() string {
+	if x != nil && x.SecretFile != nil {
+		return *x.SecretFile
+	}
+	return ""
+}
+
 type Agents struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UDP port of each of `machine.addresses` that agents send to. Default: 9475.
@@ -245,7 +393,7 @@ type Agents struct {
 
 func (x *Agents) Reset() {
 	*x = Agents{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -257,7 +405,7 @@ func (x *Agents) String() string {
 func (*Agents) ProtoMessage() {}
 
 func (x *Agents) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -270,7 +418,7 @@ func (x *Agents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agents.ProtoReflect.Descriptor instead.
 func (*Agents) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{1}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Agents) GetPort() uint32 {
@@ -292,7 +440,7 @@ type Speaker struct {
 
 func (x *Speaker) Reset() {
 	*x = Speaker{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +452,7 @@ func (x *Speaker) String() string {
 func (*Speaker) ProtoMessage() {}
 
 func (x *Speaker) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +465,7 @@ func (x *Speaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Speaker.ProtoReflect.Descriptor instead.
 func (*Speaker) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{2}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Speaker) GetControllerAbsentMax() string {
@@ -343,7 +491,7 @@ type Api struct {
 
 func (x *Api) Reset() {
 	*x = Api{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -355,7 +503,7 @@ func (x *Api) String() string {
 func (*Api) ProtoMessage() {}
 
 func (x *Api) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -368,7 +516,7 @@ func (x *Api) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Api.ProtoReflect.Descriptor instead.
 func (*Api) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{3}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Api) GetListen() string {
@@ -407,7 +555,7 @@ type ApiTls struct {
 
 func (x *ApiTls) Reset() {
 	*x = ApiTls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -419,7 +567,7 @@ func (x *ApiTls) String() string {
 func (*ApiTls) ProtoMessage() {}
 
 func (x *ApiTls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -432,7 +580,7 @@ func (x *ApiTls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiTls.ProtoReflect.Descriptor instead.
 func (*ApiTls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ApiTls) GetCertFile() string {
@@ -473,7 +621,7 @@ type ApiRoles struct {
 
 func (x *ApiRoles) Reset() {
 	*x = ApiRoles{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +633,7 @@ func (x *ApiRoles) String() string {
 func (*ApiRoles) ProtoMessage() {}
 
 func (x *ApiRoles) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +646,7 @@ func (x *ApiRoles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiRoles.ProtoReflect.Descriptor instead.
 func (*ApiRoles) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ApiRoles) GetView() []string {
@@ -545,7 +693,7 @@ type Etcd struct {
 
 func (x *Etcd) Reset() {
 	*x = Etcd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +705,7 @@ func (x *Etcd) String() string {
 func (*Etcd) ProtoMessage() {}
 
 func (x *Etcd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,7 +718,7 @@ func (x *Etcd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Etcd.ProtoReflect.Descriptor instead.
 func (*Etcd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Etcd) GetEndpoints() []string {
@@ -624,7 +772,7 @@ type EtcdTls struct {
 
 func (x *EtcdTls) Reset() {
 	*x = EtcdTls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +784,7 @@ func (x *EtcdTls) String() string {
 func (*EtcdTls) ProtoMessage() {}
 
 func (x *EtcdTls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +797,7 @@ func (x *EtcdTls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTls.ProtoReflect.Descriptor instead.
 func (*EtcdTls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *EtcdTls) GetCaFile() string {
@@ -697,7 +845,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +857,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +870,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Cluster) GetName() string {
@@ -765,7 +913,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +925,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +938,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Machine) GetName() string {
@@ -833,7 +981,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +993,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,7 +1006,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Peer) GetName() string {
@@ -897,7 +1045,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +1057,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1070,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Tunnel) GetUdp6Checksum() bool {
@@ -959,7 +1107,7 @@ type PrefixGroup struct {
 
 func (x *PrefixGroup) Reset() {
 	*x = PrefixGroup{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1119,7 @@ func (x *PrefixGroup) String() string {
 func (*PrefixGroup) ProtoMessage() {}
 
 func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1132,7 @@ func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixGroup.ProtoReflect.Descriptor instead.
 func (*PrefixGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PrefixGroup) GetName() string {
@@ -1112,7 +1260,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1272,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1285,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Service) GetName() string {
@@ -1341,7 +1489,7 @@ type Mptcp struct {
 
 func (x *Mptcp) Reset() {
 	*x = Mptcp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1501,7 @@ func (x *Mptcp) String() string {
 func (*Mptcp) ProtoMessage() {}
 
 func (x *Mptcp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1514,7 @@ func (x *Mptcp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mptcp.ProtoReflect.Descriptor instead.
 func (*Mptcp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Mptcp) GetJoinPorts() uint32 {
@@ -1388,7 +1536,7 @@ type QuicLb struct {
 
 func (x *QuicLb) Reset() {
 	*x = QuicLb{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1548,7 @@ func (x *QuicLb) String() string {
 func (*QuicLb) ProtoMessage() {}
 
 func (x *QuicLb) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1561,7 @@ func (x *QuicLb) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuicLb.ProtoReflect.Descriptor instead.
 func (*QuicLb) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *QuicLb) GetConfigs() []*QuicLbConfig {
@@ -1444,7 +1592,7 @@ type QuicLbConfig struct {
 
 func (x *QuicLbConfig) Reset() {
 	*x = QuicLbConfig{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1604,7 @@ func (x *QuicLbConfig) String() string {
 func (*QuicLbConfig) ProtoMessage() {}
 
 func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1617,7 @@ func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuicLbConfig.ProtoReflect.Descriptor instead.
 func (*QuicLbConfig) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QuicLbConfig) GetId() uint32 {
@@ -1521,7 +1669,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1681,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1694,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Vip) GetAddress() string {
@@ -1600,7 +1748,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1612,7 +1760,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1625,7 +1773,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *IdleTimeouts) GetTcp() *durationpb.Duration {
@@ -1668,7 +1816,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1828,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1841,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1739,7 +1887,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1751,7 +1899,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1764,7 +1912,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Pool) GetName() string {
@@ -1833,7 +1981,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +1993,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +2006,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Damping) GetFlaps() uint32 {
@@ -1900,7 +2048,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2060,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2073,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Backend) GetName() string {
@@ -1998,7 +2146,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2158,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2171,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -2147,7 +2295,7 @@ type HttpCheck struct {
 
 func (x *HttpCheck) Reset() {
 	*x = HttpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2307,7 @@ func (x *HttpCheck) String() string {
 func (*HttpCheck) ProtoMessage() {}
 
 func (x *HttpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2320,7 @@ func (x *HttpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpCheck.ProtoReflect.Descriptor instead.
 func (*HttpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HttpCheck) GetPort() uint32 {
@@ -2251,7 +2399,7 @@ type HttpsCheck struct {
 
 func (x *HttpsCheck) Reset() {
 	*x = HttpsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2263,7 +2411,7 @@ func (x *HttpsCheck) String() string {
 func (*HttpsCheck) ProtoMessage() {}
 
 func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2424,7 @@ func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpsCheck.ProtoReflect.Descriptor instead.
 func (*HttpsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HttpsCheck) GetPort() uint32 {
@@ -2356,7 +2504,7 @@ type Tls struct {
 
 func (x *Tls) Reset() {
 	*x = Tls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2368,7 +2516,7 @@ func (x *Tls) String() string {
 func (*Tls) ProtoMessage() {}
 
 func (x *Tls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2381,7 +2529,7 @@ func (x *Tls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tls.ProtoReflect.Descriptor instead.
 func (*Tls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Tls) GetServerName() string {
@@ -2436,7 +2584,7 @@ type TcpCheck struct {
 
 func (x *TcpCheck) Reset() {
 	*x = TcpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2596,7 @@ func (x *TcpCheck) String() string {
 func (*TcpCheck) ProtoMessage() {}
 
 func (x *TcpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2609,7 @@ func (x *TcpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TcpCheck.ProtoReflect.Descriptor instead.
 func (*TcpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TcpCheck) GetPort() uint32 {
@@ -2525,7 +2673,7 @@ type TlsCheck struct {
 
 func (x *TlsCheck) Reset() {
 	*x = TlsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2685,7 @@ func (x *TlsCheck) String() string {
 func (*TlsCheck) ProtoMessage() {}
 
 func (x *TlsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2698,7 @@ func (x *TlsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TlsCheck.ProtoReflect.Descriptor instead.
 func (*TlsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TlsCheck) GetPort() uint32 {
@@ -2603,7 +2751,7 @@ type GrpcCheck struct {
 
 func (x *GrpcCheck) Reset() {
 	*x = GrpcCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2615,7 +2763,7 @@ func (x *GrpcCheck) String() string {
 func (*GrpcCheck) ProtoMessage() {}
 
 func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2628,7 +2776,7 @@ func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrpcCheck.ProtoReflect.Descriptor instead.
 func (*GrpcCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GrpcCheck) GetPort() uint32 {
@@ -2671,7 +2819,7 @@ type DnsCheck struct {
 
 func (x *DnsCheck) Reset() {
 	*x = DnsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2683,7 +2831,7 @@ func (x *DnsCheck) String() string {
 func (*DnsCheck) ProtoMessage() {}
 
 func (x *DnsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2696,7 +2844,7 @@ func (x *DnsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DnsCheck.ProtoReflect.Descriptor instead.
 func (*DnsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DnsCheck) GetPort() uint32 {
@@ -2755,7 +2903,7 @@ type UdpCheck struct {
 
 func (x *UdpCheck) Reset() {
 	*x = UdpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2915,7 @@ func (x *UdpCheck) String() string {
 func (*UdpCheck) ProtoMessage() {}
 
 func (x *UdpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2928,7 @@ func (x *UdpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UdpCheck.ProtoReflect.Descriptor instead.
 func (*UdpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *UdpCheck) GetPort() uint32 {
@@ -2828,7 +2976,7 @@ type IcmpCheck struct {
 
 func (x *IcmpCheck) Reset() {
 	*x = IcmpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2840,7 +2988,7 @@ func (x *IcmpCheck) String() string {
 func (*IcmpCheck) ProtoMessage() {}
 
 func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +3001,7 @@ func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IcmpCheck.ProtoReflect.Descriptor instead.
 func (*IcmpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *IcmpCheck) GetSize() uint32 {
@@ -2891,7 +3039,7 @@ type Bgp struct {
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2903,7 +3051,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2916,7 +3064,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -3010,7 +3158,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3170,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3183,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -3127,7 +3275,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3139,7 +3287,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3152,7 +3300,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -3197,7 +3345,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3209,7 +3357,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3222,7 +3370,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -3271,7 +3419,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3283,7 +3431,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3444,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Interface) GetName() string {
@@ -3337,7 +3485,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3349,7 +3497,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3362,7 +3510,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Metrics) GetListen() string {
@@ -3383,7 +3531,7 @@ var File_guideway_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc0\a\n" +
+	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xfe\a\n" +
 	"\x06Config\x125\n" +
 	"\acluster\x18\x01 \x01(\v2\x1b.guideway.config.v1.ClusterR\acluster\x12=\n" +
 	"\amachine\x18\x02 \x01(\v2\x1b.guideway.config.v1.MachineB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12.\n" +
@@ -3403,7 +3551,26 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\aspeaker\x18\x11 \x01(\v2\x1b.guideway.config.v1.SpeakerR\aspeaker\x12N\n" +
 	"\fmove_age_max\x18\x13 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\n" +
 	"moveAgeMax\x122\n" +
-	"\x06agents\x18\x12 \x01(\v2\x1a.guideway.config.v1.AgentsR\x06agentsJ\x04\b\r\x10\x0eR\bpath_mtu\"7\n" +
+	"\x06agents\x18\x12 \x01(\v2\x1a.guideway.config.v1.AgentsR\x06agents\x12<\n" +
+	"\bmachines\x18\x14 \x03(\v2 .guideway.config.v1.MachineEntryR\bmachinesJ\x04\b\r\x10\x0eR\bpath_mtu\"\xf0\x04\n" +
+	"\fMachineEntry\x122\n" +
+	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12&\n" +
+	"\taddresses\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\taddresses\x126\n" +
+	"\x05shard\x18\x03 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x05shard\x88\x01\x01\x12D\n" +
+	"\vprobe_ports\x18\x04 \x01(\tB\x1e\xbaH\x1br\x192\x17^[0-9]{1,5}-[0-9]{1,5}$H\x01R\n" +
+	"probePorts\x88\x01\x01\x12;\n" +
+	"\tforwarder\x18\x05 \x01(\v2\x1d.guideway.config.v1.ForwarderR\tforwarder\x125\n" +
+	"\aspeaker\x18\x06 \x01(\v2\x1b.guideway.config.v1.SpeakerR\aspeaker\x125\n" +
+	"\ametrics\x18\a \x01(\v2\x1b.guideway.config.v1.MetricsR\ametrics\x12)\n" +
+	"\x03bgp\x18\b \x01(\v2\x17.guideway.config.v1.BgpR\x03bgp\x12)\n" +
+	"\x03api\x18\t \x01(\v2\x17.guideway.config.v1.ApiR\x03api\x12,\n" +
+	"\x04etcd\x18\n" +
+	" \x01(\v2\x18.guideway.config.v1.EtcdR\x04etcd\x12-\n" +
+	"\vsecret_file\x18\v \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x02R\n" +
+	"secretFile\x88\x01\x01B\b\n" +
+	"\x06_shardB\x0e\n" +
+	"\f_probe_portsB\x0e\n" +
+	"\f_secret_file\"7\n" +
 	"\x06Agents\x12$\n" +
 	"\x04port\x18\x01 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01H\x00R\x04port\x88\x01\x01B\a\n" +
 	"\x05_port\"\\\n" +
@@ -3790,106 +3957,114 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
-	(*Agents)(nil),              // 1: guideway.config.v1.Agents
-	(*Speaker)(nil),             // 2: guideway.config.v1.Speaker
-	(*Api)(nil),                 // 3: guideway.config.v1.Api
-	(*ApiTls)(nil),              // 4: guideway.config.v1.ApiTls
-	(*ApiRoles)(nil),            // 5: guideway.config.v1.ApiRoles
-	(*Etcd)(nil),                // 6: guideway.config.v1.Etcd
-	(*EtcdTls)(nil),             // 7: guideway.config.v1.EtcdTls
-	(*Cluster)(nil),             // 8: guideway.config.v1.Cluster
-	(*Machine)(nil),             // 9: guideway.config.v1.Machine
-	(*Peer)(nil),                // 10: guideway.config.v1.Peer
-	(*Tunnel)(nil),              // 11: guideway.config.v1.Tunnel
-	(*PrefixGroup)(nil),         // 12: guideway.config.v1.PrefixGroup
-	(*Service)(nil),             // 13: guideway.config.v1.Service
-	(*Mptcp)(nil),               // 14: guideway.config.v1.Mptcp
-	(*QuicLb)(nil),              // 15: guideway.config.v1.QuicLb
-	(*QuicLbConfig)(nil),        // 16: guideway.config.v1.QuicLbConfig
-	(*Vip)(nil),                 // 17: guideway.config.v1.Vip
-	(*IdleTimeouts)(nil),        // 18: guideway.config.v1.IdleTimeouts
-	(*Spill)(nil),               // 19: guideway.config.v1.Spill
-	(*Pool)(nil),                // 20: guideway.config.v1.Pool
-	(*Damping)(nil),             // 21: guideway.config.v1.Damping
-	(*Backend)(nil),             // 22: guideway.config.v1.Backend
-	(*HealthCheck)(nil),         // 23: guideway.config.v1.HealthCheck
-	(*HttpCheck)(nil),           // 24: guideway.config.v1.HttpCheck
-	(*HttpsCheck)(nil),          // 25: guideway.config.v1.HttpsCheck
-	(*Tls)(nil),                 // 26: guideway.config.v1.Tls
-	(*TcpCheck)(nil),            // 27: guideway.config.v1.TcpCheck
-	(*TlsCheck)(nil),            // 28: guideway.config.v1.TlsCheck
-	(*GrpcCheck)(nil),           // 29: guideway.config.v1.GrpcCheck
-	(*DnsCheck)(nil),            // 30: guideway.config.v1.DnsCheck
-	(*UdpCheck)(nil),            // 31: guideway.config.v1.UdpCheck
-	(*IcmpCheck)(nil),           // 32: guideway.config.v1.IcmpCheck
-	(*Bgp)(nil),                 // 33: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 34: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 35: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 36: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 37: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 38: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 39: google.protobuf.Duration
+	(*MachineEntry)(nil),        // 1: guideway.config.v1.MachineEntry
+	(*Agents)(nil),              // 2: guideway.config.v1.Agents
+	(*Speaker)(nil),             // 3: guideway.config.v1.Speaker
+	(*Api)(nil),                 // 4: guideway.config.v1.Api
+	(*ApiTls)(nil),              // 5: guideway.config.v1.ApiTls
+	(*ApiRoles)(nil),            // 6: guideway.config.v1.ApiRoles
+	(*Etcd)(nil),                // 7: guideway.config.v1.Etcd
+	(*EtcdTls)(nil),             // 8: guideway.config.v1.EtcdTls
+	(*Cluster)(nil),             // 9: guideway.config.v1.Cluster
+	(*Machine)(nil),             // 10: guideway.config.v1.Machine
+	(*Peer)(nil),                // 11: guideway.config.v1.Peer
+	(*Tunnel)(nil),              // 12: guideway.config.v1.Tunnel
+	(*PrefixGroup)(nil),         // 13: guideway.config.v1.PrefixGroup
+	(*Service)(nil),             // 14: guideway.config.v1.Service
+	(*Mptcp)(nil),               // 15: guideway.config.v1.Mptcp
+	(*QuicLb)(nil),              // 16: guideway.config.v1.QuicLb
+	(*QuicLbConfig)(nil),        // 17: guideway.config.v1.QuicLbConfig
+	(*Vip)(nil),                 // 18: guideway.config.v1.Vip
+	(*IdleTimeouts)(nil),        // 19: guideway.config.v1.IdleTimeouts
+	(*Spill)(nil),               // 20: guideway.config.v1.Spill
+	(*Pool)(nil),                // 21: guideway.config.v1.Pool
+	(*Damping)(nil),             // 22: guideway.config.v1.Damping
+	(*Backend)(nil),             // 23: guideway.config.v1.Backend
+	(*HealthCheck)(nil),         // 24: guideway.config.v1.HealthCheck
+	(*HttpCheck)(nil),           // 25: guideway.config.v1.HttpCheck
+	(*HttpsCheck)(nil),          // 26: guideway.config.v1.HttpsCheck
+	(*Tls)(nil),                 // 27: guideway.config.v1.Tls
+	(*TcpCheck)(nil),            // 28: guideway.config.v1.TcpCheck
+	(*TlsCheck)(nil),            // 29: guideway.config.v1.TlsCheck
+	(*GrpcCheck)(nil),           // 30: guideway.config.v1.GrpcCheck
+	(*DnsCheck)(nil),            // 31: guideway.config.v1.DnsCheck
+	(*UdpCheck)(nil),            // 32: guideway.config.v1.UdpCheck
+	(*IcmpCheck)(nil),           // 33: guideway.config.v1.IcmpCheck
+	(*Bgp)(nil),                 // 34: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 35: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 36: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 37: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 38: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 39: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 40: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
-	8,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
-	9,  // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
-	10, // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
-	11, // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
-	12, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
-	13, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
-	20, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
-	23, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	33, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	36, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	38, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
-	3,  // 11: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
-	6,  // 12: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
-	2,  // 13: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
-	39, // 14: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
-	1,  // 15: guideway.config.v1.Config.agents:type_name -> guideway.config.v1.Agents
-	4,  // 16: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
-	5,  // 17: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
-	7,  // 18: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
-	17, // 19: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	18, // 20: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	19, // 21: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	15, // 22: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
-	14, // 23: guideway.config.v1.Service.mptcp:type_name -> guideway.config.v1.Mptcp
-	16, // 24: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
-	39, // 25: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	39, // 26: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	39, // 27: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	39, // 28: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	22, // 29: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	21, // 30: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
-	39, // 31: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
-	39, // 32: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
-	39, // 33: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
-	24, // 34: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	25, // 35: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
-	27, // 36: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	28, // 37: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
-	29, // 38: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
-	30, // 39: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
-	31, // 40: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
-	32, // 41: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
-	39, // 42: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	39, // 43: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	26, // 44: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
-	26, // 45: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
-	34, // 46: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	39, // 47: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	35, // 48: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	39, // 49: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	37, // 50: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	51, // [51:51] is the sub-list for method output_type
-	51, // [51:51] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	9,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
+	10, // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
+	11, // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
+	12, // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
+	13, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
+	14, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
+	21, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
+	24, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
+	34, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	37, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	39, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	4,  // 11: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
+	7,  // 12: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
+	3,  // 13: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
+	40, // 14: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
+	2,  // 15: guideway.config.v1.Config.agents:type_name -> guideway.config.v1.Agents
+	1,  // 16: guideway.config.v1.Config.machines:type_name -> guideway.config.v1.MachineEntry
+	37, // 17: guideway.config.v1.MachineEntry.forwarder:type_name -> guideway.config.v1.Forwarder
+	3,  // 18: guideway.config.v1.MachineEntry.speaker:type_name -> guideway.config.v1.Speaker
+	39, // 19: guideway.config.v1.MachineEntry.metrics:type_name -> guideway.config.v1.Metrics
+	34, // 20: guideway.config.v1.MachineEntry.bgp:type_name -> guideway.config.v1.Bgp
+	4,  // 21: guideway.config.v1.MachineEntry.api:type_name -> guideway.config.v1.Api
+	7,  // 22: guideway.config.v1.MachineEntry.etcd:type_name -> guideway.config.v1.Etcd
+	5,  // 23: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
+	6,  // 24: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
+	8,  // 25: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
+	18, // 26: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	19, // 27: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	20, // 28: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	16, // 29: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
+	15, // 30: guideway.config.v1.Service.mptcp:type_name -> guideway.config.v1.Mptcp
+	17, // 31: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
+	40, // 32: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	40, // 33: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	40, // 34: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	40, // 35: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	23, // 36: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	22, // 37: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	40, // 38: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	40, // 39: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	40, // 40: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	25, // 41: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	26, // 42: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	28, // 43: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	29, // 44: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	30, // 45: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	31, // 46: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	32, // 47: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	33, // 48: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	40, // 49: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	40, // 50: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	27, // 51: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	27, // 52: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	35, // 53: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	40, // 54: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	36, // 55: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	40, // 56: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	38, // 57: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -3899,16 +4074,16 @@ func file_guideway_config_v1_config_proto_init() {
 	}
 	file_guideway_config_v1_config_proto_msgTypes[1].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[2].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[6].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[3].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[7].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[8].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[9].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[11].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[13].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[10].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[12].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[14].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[16].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[15].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[17].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[20].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[18].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[21].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[22].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[23].OneofWrappers = []any{}
@@ -3927,13 +4102,14 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[36].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[37].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[38].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[39].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
