@@ -1,0 +1,495 @@
+// Package election decides which machine owns which VIPs: the state machine of VRRP
+// version 3 (RFC 9568 section 6.4) for every virtual router of one interface, and all that
+// is done by its state: advertisements, announcements of VIPs, answers to ARP and neighbour
+// solicitations.
+//
+//	Tick | Configure | LinkChanged | StandingChanged |     Step(event, now)     Advertise | Announce | Probe |
+//	AdvertisementHeard | ARPHeard | NeighborHeard       ─────────────────────►  AnswerARP | AnswerNeighbor |
+//	                                                                            Changed | SecondOwner
+//
+// A virtual router is a VRID in one family; a group with VIPs of both families is two,
+// which are elected alike and apart, as the RFC has it. All VIPs of one are in one state.
+//
+// It is pure: time comes with each event, and must be of a clock that goes on while the
+// process stands still. Timers are looked at in Tick alone, so that whoever was late first
+// says all that was heard, and then that time has passed.
+//
+// **Invariant:** a machine that is not Active answers for no VIP and announces none.
+//
+// **Invariant:** memory depends on the config alone. No packet makes an entry anywhere.
+//
+// It deviates from RFC 9568 on purpose, in that
+//   - the machine's own MAC address is used, never the virtual router's: who is not the
+//     owner forwards, too, and a switch has nothing to learn anew;
+//   - the router flag of neighbour advertisements is clear, and there are no router
+//     advertisements: nobody takes VIPs for routers;
+//   - no machine owns the addresses in the RFC's sense (priority 255);
+//   - an interval heard from others counts within bounds (activeIntervalMax), priority 0
+//     never makes anybody wait longer, and what is sent on hearing something has a limit
+//     (answerGap, claimGap).
+package election
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/guideway/guideway/speaker/vrrp/packet"
+)
+
+const (
+	// VIPsMax of an interface: their announcements take 20 s at the default pace.
+	VIPsMax = 4096
+	// PriorityMax of a machine; 255 is an address owner's (RFC 9568 section 5.2.4).
+	PriorityMax = 254
+	// SlowBy is how much lower the priority of a slow machine is: below that of each
+	// machine that is not slow (Priorities).
+	SlowBy = 128
+
+	// An owner's interval that is longer than ours counts up to this, or up to ours if that
+	// is more: else one forged advertisement with 41 s would silence all for two minutes. A
+	// shorter one counts as ours: a hair trigger would make second owners.
+	activeIntervalMax = time.Second
+	// Between two advertisements that answer another's: who floods is not answered more.
+	answerGap = packet.IntervalUnit
+	// Between two rounds of announcements that others' claims cause.
+	claimGap = time.Second
+	// Between two SecondOwner of a virtual router.
+	secondOwnerGap = 10 * time.Second
+)
+
+// State of a virtual router (RFC 9568 section 6.3).
+type State uint8
+
+// States.
+const (
+	Initialize State = iota
+	Backup
+	Active
+)
+
+func (s State) String() string { return [...]string{"initialize", "backup", "active"}[s] }
+
+// Config of the virtual routers of an interface.
+type Config struct {
+	// Interval between advertisements: 10 ms to 40.95 s, in units of 10 ms.
+	Interval time.Duration
+	// NoPreempt: a machine that comes (back) leaves the VIPs where they are, and one that
+	// gets slow keeps them.
+	NoPreempt bool
+	// PseudoHeader: see packet.Advertisement.
+	PseudoHeader bool
+	Groups       []Group
+	// Probes are hosts on the link that answer ARP or neighbour solicitations: the gateway,
+	// the other machines. With any, VIPs are owned only while something is received: an
+	// answer, or any other packet that concerns VIPs. Empty: whatever is received.
+	Probes []netip.Addr
+	Pace   Pace
+}
+
+// Group of VIPs that have one owner.
+type Group struct {
+	// VRID 1 to 255.
+	VRID uint8
+	// Priority of this machine, 1 to 254.
+	Priority uint8
+	// VIPs of either family. Those of IPv6 also have packet.VirtualLinkLocal.
+	VIPs []netip.Addr
+}
+
+// Check what Step demands of a config.
+func (c Config) Check() error {
+	if c.Interval < packet.IntervalUnit || c.Interval > packet.IntervalMax || c.Interval%packet.IntervalUnit != 0 {
+		return fmt.Errorf("interval %v: give 10ms to 40.95s, in steps of 10ms", c.Interval)
+	}
+	seen, vips := map[netip.Addr]uint8{}, 0
+	groups := map[uint8]bool{}
+	for _, g := range c.Groups {
+		if g.VRID == 0 || groups[g.VRID] {
+			return fmt.Errorf("VRID %d: give each group one of its own, 1 to 255", g.VRID)
+		}
+		groups[g.VRID] = true
+		if g.Priority == 0 || g.Priority > PriorityMax {
+			return fmt.Errorf("priority %d of VRID %d: give 1 to %d", g.Priority, g.VRID, PriorityMax)
+		}
+		for _, vip := range g.VIPs {
+			if !vip.IsValid() || vip.Is4In6() || vip.IsMulticast() || vip.IsUnspecified() || vip.Zone() != "" {
+				return fmt.Errorf("VIP %s of VRID %d: give an address that hosts can have", vip, g.VRID)
+			}
+			if other, twice := seen[vip]; twice {
+				return fmt.Errorf("VIP %s is in VRID %d and %d: give it one owner", vip, other, g.VRID)
+			}
+			seen[vip] = g.VRID
+		}
+		vips += len(g.VIPs)
+	}
+	if vips > VIPsMax {
+		return fmt.Errorf("%d VIPs: at most %d can be announced on one interface; have a static route to the rest by one VIP of the group", vips, VIPsMax)
+	}
+	return c.Pace.check()
+}
+
+// Link is the interface; the zero value is one that is not there.
+type Link struct {
+	Up  bool
+	MAC packet.MAC
+	// IPv4 and IPv6 are the primary addresses, which advertisements come from; of IPv6 a
+	// link-local one. Not valid: there is none that can be used.
+	IPv4, IPv6 netip.Addr
+	MTU        int
+}
+
+// Standing of this machine, by the judge.
+type Standing struct {
+	// Withheld is why it may own nothing; empty: it may.
+	Withheld string
+	// Slow: others do better, at lower priority it goes on.
+	Slow bool
+}
+
+// Event that a Node is told of.
+type Event interface{ event() }
+
+// The events.
+type (
+	// Tick is time alone.
+	Tick struct{}
+	// Configure anew. The config was checked.
+	Configure struct{ Config Config }
+	// LinkChanged, or is seen for the first time.
+	LinkChanged struct{ Link Link }
+	// StandingChanged, as the judge has it.
+	StandingChanged struct{ Standing Standing }
+	// AdvertisementHeard from another machine.
+	AdvertisementHeard struct {
+		Source        netip.Addr
+		Advertisement packet.Advertisement
+	}
+	// ARPHeard on the link.
+	ARPHeard struct{ ARP packet.ARP }
+	// NeighborHeard on the link.
+	NeighborHeard struct{ Neighbor packet.Neighbor }
+)
+
+func (Tick) event()               {}
+func (Configure) event()          {}
+func (LinkChanged) event()        {}
+func (StandingChanged) event()    {}
+func (AdvertisementHeard) event() {}
+func (ARPHeard) event()           {}
+func (NeighborHeard) event()      {}
+
+// Action that a Node wants done at once.
+type Action interface{ action() }
+
+// The actions.
+type (
+	// Advertise to the family's group.
+	Advertise struct {
+		Source        netip.Addr
+		Advertisement packet.Advertisement
+	}
+	// Announce a VIP: gratuitous ARP, or unsolicited neighbour advertisement.
+	Announce struct {
+		VIP netip.Addr
+		// Operation of ARP, for IPv4.
+		Operation uint16
+	}
+	// AnswerARP for a VIP.
+	AnswerARP struct{ Request packet.ARP }
+	// AnswerNeighbor for a VIP.
+	AnswerNeighbor struct{ Solicitation packet.Neighbor }
+	// Probe whether this host answers.
+	Probe struct{ Target netip.Addr }
+	// Changed state, for people.
+	Changed struct {
+		VRID     uint8
+		IPv6     bool
+		From, To State
+		Reason   string
+	}
+	// SecondOwner is seen: another machine claims what is ours, and goes on when it was
+	// told. Both are told to clients, and both forward.
+	SecondOwner struct {
+		VRID uint8
+		IPv6 bool
+		// Who: the source and priority of its advertisement, or the VIP and the MAC address
+		// of its ARP or neighbour advertisement.
+		Who string
+	}
+)
+
+func (Advertise) action()      {}
+func (Announce) action()       {}
+func (AnswerARP) action()      {}
+func (AnswerNeighbor) action() {}
+func (Probe) action()          {}
+func (Changed) action()        {}
+func (SecondOwner) action()    {}
+
+// Node is this machine on one interface. The zero value has no virtual router.
+type Node struct {
+	config   Config
+	link     Link
+	standing Standing
+	// By VRID, IPv4 first; and by VIP.
+	routers []*router
+	vips    map[netip.Addr]*router
+	hearing hearing
+	// Of announcements, and of answers.
+	announced bucket
+	answered  answers
+	// Of the latest Step.
+	last    time.Time
+	counts  Counts
+	actions []Action
+}
+
+// Counts of a Node since it began.
+type Counts struct {
+	AdvertisementsSent, AdvertisementsHeard uint64
+	// Of AdvertisementsHeard: of a virtual router that is not configured, or of one that
+	// does not run.
+	AdvertisementsIgnored uint64
+	// While Active, from one that should give way; and its ARP or neighbour advertisements.
+	SecondOwners uint64
+	// Whose interval is not ours, and whose IPv4 checksum is of the other kind.
+	OtherIntervals, OtherChecksums uint64
+	Announced, Answered            uint64
+	// Not answered, as answers have a limit.
+	NotAnswered              uint64
+	BecameActive, StoodStill uint64
+}
+
+// Step takes an event, and says what to do. Times never go back.
+func (n *Node) Step(event Event, now time.Time) []Action {
+	n.actions = nil
+	n.seeStandstill(now)
+	n.last = now
+	switch e := event.(type) {
+	case Configure:
+		n.configure(e.Config, now)
+	case LinkChanged:
+		n.setLink(e.Link, now)
+	case StandingChanged:
+		n.standing = e.Standing
+	case AdvertisementHeard:
+		n.hearAdvertisement(e.Source, e.Advertisement, now)
+	case ARPHeard:
+		n.hearARP(e.ARP, now)
+	case NeighborHeard:
+		n.hearNeighbor(e.Neighbor, now)
+	}
+	n.settle(now)
+	if _, tick := event.(Tick); tick {
+		n.expire(now)
+	}
+	return n.actions
+}
+
+// seeStandstill: if no Step came for as long as the others wait for the owner at least,
+// one of them owns the VIPs now.
+func (n *Node) seeStandstill(now time.Time) {
+	still := now.Sub(n.last)
+	if n.last.IsZero() || still <= 3*n.config.Interval {
+		return
+	}
+	for _, r := range n.routers {
+		if r.state != Initialize {
+			n.counts.StoodStill++
+			n.beginBackup(r, max(n.config.Interval, r.activeInterval), fmt.Sprintf("this process stood still for %v", still.Round(time.Millisecond)), now)
+		}
+	}
+}
+
+// configure virtual routers: those that stay keep their state.
+func (n *Node) configure(config Config, now time.Time) {
+	had, runs := n.routers, func(r *router) bool { return r.state != Initialize }
+	if slices.ContainsFunc(had, runs) && !slices.Equal(config.Probes, n.config.Probes) {
+		n.hear(now) // the new ones have their time to answer
+	}
+	config.Pace = config.Pace.withDefaults()
+	n.config, n.routers, n.vips = config, nil, map[netip.Addr]*router{}
+	for _, g := range config.Groups {
+		for _, ipv6 := range []bool{false, true} {
+			if vips := g.of(ipv6); len(vips) > 0 {
+				n.routers = append(n.routers, n.routerFor(had, g, ipv6, vips, now))
+			}
+		}
+	}
+	slices.SortFunc(n.routers, func(a, b *router) int {
+		return cmp.Or(cmp.Compare(a.vrid, b.vrid), a.vips[0].Compare(b.vips[0]))
+	})
+	for _, r := range n.routers {
+		for _, vip := range r.vips {
+			n.vips[vip] = r
+		}
+	}
+	for _, r := range had {
+		if !slices.Contains(n.routers, r) {
+			n.shutdown(r, "no longer configured", now)
+		}
+	}
+}
+
+// of the family, in order; of IPv6 the virtual router's link-local address first.
+func (g Group) of(ipv6 bool) []netip.Addr {
+	var vips []netip.Addr
+	for _, vip := range g.VIPs {
+		if vip.Is6() == ipv6 {
+			vips = append(vips, vip)
+		}
+	}
+	slices.SortFunc(vips, netip.Addr.Compare)
+	if own := packet.VirtualLinkLocal(g.VRID); ipv6 && len(vips) > 0 && !slices.Contains(vips, own) {
+		vips = slices.Insert(vips, 0, own)
+	}
+	return vips
+}
+
+func (n *Node) routerFor(had []*router, g Group, ipv6 bool, vips []netip.Addr, now time.Time) *router {
+	for _, r := range had {
+		if r.vrid == g.VRID && r.ipv6 == ipv6 {
+			r.priority = g.Priority
+			if !slices.Equal(r.vips, vips) {
+				r.vips = vips
+				r.announceFrom(now)
+			}
+			return r
+		}
+	}
+	return &router{vrid: g.VRID, ipv6: ipv6, vips: vips, priority: g.Priority, since: now}
+}
+
+func (n *Node) setLink(link Link, now time.Time) {
+	if link.Up && !n.link.Up {
+		n.hearing = hearing{}
+	}
+	if link.MAC != n.link.MAC {
+		for _, r := range n.routers {
+			r.announceFrom(now)
+		}
+	}
+	n.link = link
+}
+
+// settle who runs: all that may, and no other.
+func (n *Node) settle(now time.Time) {
+	for _, r := range n.routers {
+		why := n.whyNot(r)
+		switch {
+		case why == "" && r.state == Initialize:
+			n.beginBackup(r, n.config.Interval, "started", now)
+		case why != "" && r.state != Initialize:
+			n.shutdown(r, why, now)
+		case why != "":
+			r.reason = why
+		}
+	}
+}
+
+// whyNot is why a virtual router does not run; empty: it does.
+func (n *Node) whyNot(r *router) string {
+	switch {
+	case n.standing.Withheld != "":
+		return n.standing.Withheld
+	case !n.link.Up:
+		return "the link is down"
+	case !n.source(r).IsValid() && r.ipv6:
+		return "the interface has no link-local IPv6 address"
+	case !n.source(r).IsValid():
+		return "the interface has no IPv4 address"
+	case len(n.config.Probes) > 0 && !n.hearing.hears:
+		return "nothing is received on the interface"
+	}
+	return ""
+}
+
+func (n *Node) source(r *router) netip.Addr {
+	if r.ipv6 {
+		return n.link.IPv6
+	}
+	return n.link.IPv4
+}
+
+// expire timers.
+func (n *Node) expire(now time.Time) {
+	n.probe(now)
+	for _, r := range n.routers {
+		switch {
+		case r.state == Backup && !now.Before(r.timer):
+			n.becomeActive(r, now)
+		case r.state == Active && !now.Before(r.timer):
+			n.advertise(r, now)
+		}
+		n.seeClaim(r, now)
+	}
+	n.announce(now)
+}
+
+// Next is when to Tick at the latest. A Node that runs looks in each interval, as it could
+// not tell a standstill otherwise.
+func (n *Node) Next() time.Time {
+	next := n.last.Add(time.Second)
+	at := func(t time.Time) {
+		if t.Before(next) {
+			next = t
+		}
+	}
+	for _, r := range n.routers {
+		if r.state == Initialize {
+			continue
+		}
+		at(n.last.Add(n.config.Interval))
+		at(r.timer)
+		if r.state == Active {
+			at(later(r.roundAt, n.announced.next(n.config.Pace.PerSecond)))
+		}
+	}
+	if len(n.config.Probes) > 0 && n.link.Up {
+		at(n.hearing.probeAt)
+	}
+	return next
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// RouterState is what people see of a virtual router.
+type RouterState struct {
+	VRID     uint8
+	IPv6     bool
+	State    State
+	Since    time.Time
+	Reason   string
+	Priority uint8
+	VIPs     []netip.Addr
+	// Owner is who advertised last, and its priority, if it is not this machine; in Initialize
+	// nobody is listened to.
+	Owner         netip.Addr
+	OwnerPriority uint8
+}
+
+// States of all virtual routers, by VRID, IPv4 first.
+func (n *Node) States() []RouterState {
+	states := make([]RouterState, 0, len(n.routers))
+	for _, r := range n.routers {
+		states = append(states, RouterState{
+			VRID: r.vrid, IPv6: r.ipv6, State: r.state, Since: r.since, Reason: r.reason,
+			Priority: n.priority(r), VIPs: r.vips, Owner: r.owner, OwnerPriority: r.ownerPriority,
+		})
+	}
+	return states
+}
+
+// Counts since it began.
+func (n *Node) Counts() Counts { return n.counts }
+
+var errPace = errors.New("announcements: give 1 to 10000 a second, a burst of 1 to 10000, and again every 1s to 1h")
