@@ -193,7 +193,11 @@ var goEdgeRules = map[string][]string{
 	"speaker/bgp":    sinkMayKnow,
 	"speaker/health": {"proto", "speaker/judge"},
 	"speaker/judge":  {},
-	"looptest":       {},
+	// VRRP on one interface: sockets and clock; below them decisions, below these bytes.
+	"speaker/vrrp":          {},
+	"speaker/vrrp/election": {"speaker/vrrp/packet"},
+	"speaker/vrrp/packet":   {},
+	"looptest":              {},
 	// Asks none of our processes: what it shares with the controller are the kinds
 	// of checks, the config's files and the limits of HTTP.
 	"blackbox": {"proto", "controller/check", "controller/config", "controller/web"},
@@ -226,6 +230,7 @@ var goTestsMayKnow = map[string][]string{
 	"controller/run":             {"controller/apitest", "controller/etcdtest"},
 	"controller/sinks/fleet":     {"controller/etcdtest"},
 	"controller/sinks/forwarder": {"controller/apitest"},
+	"speaker/vrrp":               {"lab/topology"},
 }
 
 // allTestsMayKnow it, and nothing else does.

@@ -33,7 +33,7 @@ var checks = []check{
 	{"the forwarder's floors use only those below them", forwarderEdges},
 	{"Go packages import only the packages they may know", goEdges},
 	{"the thinking Rust crates touch no world", rustPurity},
-	{"the brain touches no world", goPurity},
+	{"the thinking Go packages touch no world", goPurity},
 	{"drop reasons are tested", dropReasons},
 	{"documents and tests name metrics that there are", metricNames},
 	{"the code map is true", codeMap},

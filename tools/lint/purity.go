@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// The thinking parts (wire, plan, datapath, sim, controller/brain) have no clock,
-// randomness, socket, file, environment or log: these come in as arguments and
+// The thinking parts (wire, plan, datapath, sim, and in Go those of thinkingPackages) have
+// no clock, randomness, socket, file, environment or log: these come in as arguments and
 // go out as values. That is what makes replay and the golden tests possible.
 
 var thinkingCrates = []string{"wire", "plan", "datapath", "sim"}
@@ -66,38 +66,46 @@ func worldDependencies(t *tree, crate string) (violations []violation) {
 	return violations
 }
 
-const brain = "controller/brain"
+// thinkingPackages, and everything below them.
+var thinkingPackages = []string{"controller/brain", "speaker/judge", "speaker/vrrp/election", "speaker/vrrp/packet"}
 
-// brainMayNotImport: packages, and everything below them.
-var brainMayNotImport = []string{
+// thinkersMayNotImport: packages, and everything below them.
+var thinkersMayNotImport = []string{
 	"net", "os", "log", "io/fs", "math/rand", "crypto/rand", "syscall",
 	"google.golang.org/grpc", "github.com/osrg/gobgp", "github.com/prometheus", "go.etcd.io",
 	"github.com/vishvananda/netlink",
 }
 
-// brainMayImport: below those, but values only.
-var brainMayImport = []string{"net/netip"}
+// thinkersMayImport: below those, but values only.
+var thinkersMayImport = []string{"net/netip"}
 
 // clockFunctions of package time. Durations and times that are handed in are fine.
 var clockFunctions = []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}
 
-// goPurity looked at product files of the brain.
+// goPurity looked at product files of the thinking packages.
 func goPurity(t *tree) (violations []violation, looked int) {
-	for _, file := range t.under(brain, ".go") {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		looked++
-		for _, imported := range goImports(t, file) {
-			banned := slices.ContainsFunc(brainMayNotImport, func(b string) bool { return within(imported.path, b) })
-			if banned && !slices.Contains(brainMayImport, imported.path) {
-				violations = append(violations, violation{file, imported.line,
-					"the brain may not import " + imported.path + ": it gets events and returns Desired"})
+	for _, folder := range thinkingPackages {
+		for _, file := range t.under(folder, ".go") {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
 			}
+			looked++
+			violations = append(violations, worldImports(t, folder, file)...)
+			violations = append(violations, clockCalls(t, file)...)
 		}
-		violations = append(violations, clockCalls(t, file)...)
 	}
 	return violations, looked
+}
+
+func worldImports(t *tree, folder, file string) (violations []violation) {
+	for _, imported := range goImports(t, file) {
+		banned := slices.ContainsFunc(thinkersMayNotImport, func(b string) bool { return within(imported.path, b) })
+		if banned && !slices.Contains(thinkersMayImport, imported.path) {
+			violations = append(violations, violation{file, imported.line,
+				folder + " may not import " + imported.path + ": it gets events and returns what follows"})
+		}
+	}
+	return violations
 }
 
 func clockCalls(t *tree, file string) (violations []violation) {
