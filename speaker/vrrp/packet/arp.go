@@ -60,11 +60,12 @@ func (a ARP) frame(destination MAC) []byte {
 }
 
 // AnnounceARP is a gratuitous ARP frame, a request or a reply: there are hosts that learn
-// from only one of the two.
+// from only one of the two. Trap: Linux takes a reply for gratuitous only if the target's
+// MAC address is the sender's, and else ignores it for a second after the last change.
 func AnnounceARP(address netip.Addr, mac MAC, operation uint16) []byte {
 	a := ARP{Operation: operation, SenderMAC: mac, Sender: address, Target: address}
 	if operation == ARPReply {
-		a.TargetMAC = broadcastMAC
+		a.TargetMAC = mac
 	}
 	return a.frame(broadcastMAC)
 }

@@ -217,7 +217,7 @@ func TestARPHasItsBytes(t *testing.T) {
 		want  string
 	}{
 		"gratuitous request": {AnnounceARP(vip4, us, ARPRequest), "ffffffffffff020000000001" + "0806" + head + "000000000000" + "cb007101"},
-		"gratuitous reply":   {AnnounceARP(vip4, us, ARPReply), "ffffffffffff020000000001" + "0806" + "0001080006040002" + "020000000001" + "cb007101" + "ffffffffffff" + "cb007101"},
+		"gratuitous reply":   {AnnounceARP(vip4, us, ARPReply), "ffffffffffff020000000001" + "0806" + "0001080006040002" + "020000000001" + "cb007101" + "020000000001" + "cb007101"},
 		"answer": {
 			AnswerARP(ARP{Operation: ARPRequest, SenderMAC: client, Sender: lower, Target: vip4}, us),
 			"020000000099020000000001" + "0806" + "0001080006040002" + "020000000001" + "cb007101" + "020000000099" + "c0000201",

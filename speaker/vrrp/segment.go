@@ -1,0 +1,278 @@
+package vrrp
+
+// The sockets on one interface: for each family a raw one for advertisements and a packet
+// socket for ARP or neighbour discovery, and those that are members of the VIPs'
+// solicited-node groups.
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guideway/guideway/speaker/vrrp/election"
+	"github.com/guideway/guideway/speaker/vrrp/packet"
+)
+
+const (
+	// internetControl is the DSCP of routing protocols, CS6.
+	internetControl = 48 << 2
+	// Of solicited-node groups; the kernel bounds a socket's (net.core.optmem_max).
+	membershipsOfSocket = 128
+	// Of each socket before time is looked at.
+	receiveMax = 64
+	// The longest advertisement has 4088 bytes.
+	receiveBytes = 8192
+)
+
+// segment is the sockets on an interface. nil: there are none.
+type segment struct {
+	index int
+	name  string
+	// As it was when usable was called.
+	link election.Link
+	mac  packet.MAC
+
+	ipv4, ipv6 *sockets
+	members    []int
+	groups     []netip.Addr
+}
+
+// sockets of a family.
+type sockets struct {
+	advertisements, frames int
+	// What their filters let through.
+	vrids   []uint8
+	watched []netip.Addr
+}
+
+func (s *sockets) close() *sockets {
+	if s != nil {
+		_ = unix.Close(s.advertisements)
+		_ = unix.Close(s.frames)
+	}
+	return nil
+}
+
+func (s *segment) close() *segment {
+	if s != nil {
+		s.ipv4.close()
+		s.ipv6.close()
+		closeAll(s.members)
+	}
+	return nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+func (s *segment) descriptors() (fds []int) {
+	if s == nil {
+		return nil
+	}
+	for _, f := range []*sockets{s.ipv4, s.ipv6} {
+		if f != nil {
+			fds = append(fds, f.advertisements, f.frames)
+		}
+	}
+	return fds
+}
+
+// usable is the link without what there are no sockets for.
+func (s *segment) usable(link election.Link) election.Link {
+	if s.ipv4 == nil {
+		link.IPv4 = netip.Addr{}
+	}
+	if s.ipv6 == nil {
+		link.IPv6 = netip.Addr{}
+	}
+	s.link, s.mac = link, link.MAC
+	return link
+}
+
+// openIPv4 sockets if there are such VIPs, and have their filters let through what concerns
+// them.
+func (s *segment) openIPv4(config election.Config, watched []netip.Addr) error {
+	if !wants(config, false) {
+		s.ipv4 = s.ipv4.close()
+		return nil
+	}
+	if s.ipv4 == nil {
+		opened, err := s.openSockets(unix.AF_INET, unix.ETH_P_ARP, s.setUpIPv4)
+		if err != nil {
+			return err
+		}
+		s.ipv4 = opened
+	}
+	return s.ipv4.filter(config, watched, vridsIPv4, arpOf)
+}
+
+// openIPv6 is openIPv4 for IPv6, and joins the solicited-node groups.
+func (s *segment) openIPv6(config election.Config, watched []netip.Addr) error {
+	if !wants(config, true) {
+		s.ipv6 = s.ipv6.close()
+		return s.join(nil)
+	}
+	if s.ipv6 == nil {
+		opened, err := s.openSockets(unix.AF_INET6, unix.ETH_P_IPV6, s.setUpIPv6)
+		if err != nil {
+			return err
+		}
+		s.ipv6 = opened
+	}
+	return errors.Join(s.ipv6.filter(config, watched, vridsIPv6, neighborsOf), s.join(watched))
+}
+
+func (s *segment) openSockets(family, etherType int, setUp func(fd int) error) (*sockets, error) {
+	raw, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, packet.ProtocolVRRP)
+	if err != nil {
+		return nil, s.explain("open a raw socket", err)
+	}
+	if err := setUp(raw); err != nil {
+		_ = unix.Close(raw)
+		return nil, s.explain("set up a raw socket", err)
+	}
+	// Of no protocol yet: nothing comes before there is a filter.
+	frames, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		_ = unix.Close(raw)
+		return nil, s.explain("open a packet socket", err)
+	}
+	opened := &sockets{advertisements: raw, frames: frames}
+	err = attachFilter(frames, nothing())
+	if err == nil {
+		err = unix.Bind(frames, &unix.SockaddrLinklayer{Protocol: bigEndian16(uint16(etherType)), Ifindex: s.index})
+	}
+	if err != nil {
+		opened.close()
+		return nil, s.explain("set up a packet socket", err)
+	}
+	return opened, nil
+}
+
+// explain an error, with the cure where it is known.
+func (s *segment) explain(operation string, err error) error {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("vrrp on %s needs CAP_NET_RAW: give it to the speaker (`AmbientCapabilities=CAP_NET_RAW` and `CapabilityBoundingSet=CAP_NET_RAW` in its unit), or run it as root: %s: %w", s.name, operation, err)
+	}
+	return fmt.Errorf("vrrp on %s: %s: %w", s.name, operation, err)
+}
+
+func (s *segment) setUpIPv4(fd int) error {
+	group := unix.IPMreqn{Multiaddr: packet.GroupIPv4.As4(), Ifindex: int32(s.index)}
+	return errors.Join(
+		unix.BindToDevice(fd, s.name),
+		unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, &group),
+		unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_IF, &unix.IPMreqn{Ifindex: int32(s.index)}),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, packet.HopLimit),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP, 0),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, internetControl),
+	)
+}
+
+func (s *segment) setUpIPv6(fd int) error {
+	return errors.Join(
+		unix.BindToDevice(fd, s.name),
+		unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &unix.IPv6Mreq{Multiaddr: packet.GroupIPv6.As16(), Interface: uint32(s.index)}),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, s.index),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, packet.HopLimit),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP, 0),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, internetControl),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1),
+	)
+}
+
+// join the solicited-node groups of these addresses of IPv6, owner or not: a switch that
+// snoops needs time to learn of members. New sockets join before the former ones leave.
+func (s *segment) join(addresses []netip.Addr) error {
+	var groups []netip.Addr
+	for _, a := range addresses {
+		if a.Is6() {
+			groups = append(groups, packet.SolicitedNode(a))
+		}
+	}
+	slices.SortFunc(groups, netip.Addr.Compare)
+	groups = slices.Compact(groups)
+	if slices.Equal(groups, s.groups) {
+		return nil
+	}
+	var members []int
+	for some := range slices.Chunk(groups, membershipsOfSocket) {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			closeAll(members)
+			return s.explain("open a socket for multicast groups", err)
+		}
+		members = append(members, fd)
+		for _, group := range some {
+			if err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(s.index)}); err != nil {
+				closeAll(members)
+				return s.explain("join "+group.String(), err)
+			}
+		}
+	}
+	closeAll(s.members)
+	s.members, s.groups = members, groups
+	return nil
+}
+
+var errClosed = errors.New("no socket of this family")
+
+// of the family.
+func (s *segment) of(ipv6 bool) (*sockets, error) {
+	switch {
+	case s == nil, ipv6 && s.ipv6 == nil, !ipv6 && s.ipv4 == nil:
+		return nil, errClosed
+	case ipv6:
+		return s.ipv6, nil
+	}
+	return s.ipv4, nil
+}
+
+// advertise to the group, from the source that the checksum has.
+func (s *segment) advertise(a election.Advertise) error {
+	sockets, err := s.of(a.Source.Is6())
+	if err != nil {
+		return err
+	}
+	control, to := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: int32(s.index), Spec_dst: [4]byte(a.Source.AsSlice()[:4])}), unix.Sockaddr(&unix.SockaddrInet4{Addr: packet.GroupIPv4.As4()})
+	if a.Source.Is6() {
+		control = unix.PktInfo6(&unix.Inet6Pktinfo{Ifindex: uint32(s.index), Addr: a.Source.As16()})
+		to = &unix.SockaddrInet6{Addr: packet.GroupIPv6.As16(), ZoneId: uint32(s.index)}
+	}
+	if err := unix.Sendmsg(sockets.advertisements, a.Advertisement.Message(a.Source), control, to, 0); err != nil {
+		return s.explain(fmt.Sprintf("advertise VRID %d from %s", a.Advertisement.VRID, a.Source), err)
+	}
+	return nil
+}
+
+func (s *segment) announce(a election.Announce) error {
+	if a.VIP.Is6() {
+		return s.sendFrame(true, packet.AnnounceNeighbor(a.VIP, s.mac))
+	}
+	return s.sendFrame(false, packet.AnnounceARP(a.VIP, s.mac, a.Operation))
+}
+
+func (s *segment) probe(target netip.Addr) error {
+	if target.Is6() {
+		return s.sendFrame(true, packet.SolicitNeighbor(target, s.link.IPv6, s.mac))
+	}
+	return s.sendFrame(false, packet.RequestARP(target, s.link.IPv4, s.mac))
+}
+
+func (s *segment) sendFrame(ipv6 bool, frame []byte) error {
+	sockets, err := s.of(ipv6)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.Write(sockets.frames, frame); err != nil {
+		return s.explain("send a frame", err)
+	}
+	return nil
+}

@@ -1,0 +1,349 @@
+// Package vrrp owns VIPs on an interface by VRRP version 3 (RFC 9568), where there is no
+// BGP router to announce them to.
+//
+//	Set(desired) ─► election ─► advertisements: raw sockets, 224.0.0.18 and ff02::12
+//	                   ▲    └─► announcements and answers: packet sockets, ARP and ICMPv6
+//	what is heard ─────┘
+//
+// packet has the bytes, election the decisions; here are the sockets, the interface and the
+// clock. One goroutine does it all (Run). VIPs stand on no interface, so a process that is
+// killed leaves nothing behind: from then on nobody answers for them, until another machine
+// owns them.
+//
+// Ownership decides whom clients ask, and not who forwards: a machine forwards whatever
+// reaches its MAC address. Stale neighbour entries and second owners drop no packet.
+//
+// # What an attacker on the segment can do
+//
+// VRRP has no authentication (RFC 9568 section 9), and neither have ARP and neighbour
+// discovery. Whoever sends frames on the segment can
+//   - own any VIP, by advertising a higher priority or by claiming its address: packets for
+//     it then go where the attacker wants. Machines here see a claim of an address as a
+//     second owner, announce the VIP again once a second, and say so; an owner of higher
+//     priority is obeyed, as the RFC has it;
+//   - keep VIPs without an owner, by advertising priority 255 and answering for none, as
+//     long as it goes on; after its last advertisement for 3.5 s at most (election bounds
+//     the interval that counts), and not for the two minutes that the format permits;
+//   - make backups owners for a moment, by a forged priority 0.
+//
+// It cannot
+//   - do so from beyond a router: TTL or hop limit 255 is required (RFC 5082);
+//   - make a machine keep anything: memory depends on the config alone;
+//   - make a machine send much: answers to advertisements, announcements and answers to
+//     ARP and solicitations each have a limit, the latter by sender, too; a question
+//     is answered to its sender alone, by a frame no longer than the question (or to all
+//     nodes, in duplicate address detection);
+//   - crowd out what matters by packets that do not: other virtual routers' advertisements
+//     and questions about other addresses are dropped by a filter in the kernel, before
+//     they take room in a socket. A flood of the right ones can lose an owner's
+//     advertisements to it, as can one that fills the link.
+//
+// Switches help, where that matters: dynamic ARP inspection, RA and ND guard, and access
+// lists for protocol 112.
+package vrrp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guideway/guideway/speaker/vrrp/election"
+	"github.com/guideway/guideway/speaker/vrrp/packet"
+)
+
+// Sockets that could not be opened are tried again this often, if the interface does not
+// change before.
+const openRetry = time.Second
+
+// Desired is the whole desired state. The zero value owns nothing.
+type Desired struct {
+	// Interface that clients, or their router, are on. Empty: none.
+	Interface string
+	election.Config
+	Standing election.Standing
+}
+
+// Shown is what people see, never edited.
+type Shown struct {
+	Routers []election.RouterState
+	Counts  election.Counts
+	// Malformed packets by packet.Reason.
+	Malformed [packet.ReasonsCount]uint64
+	// SendsFailed of frames and advertisements.
+	SendsFailed uint64
+	// Link is the interface as it is used.
+	Link election.Link
+	// Problem that somebody has to solve; empty: none.
+	Problem string
+}
+
+// Speaker of VRRP on one interface.
+type Speaker struct {
+	log     *slog.Logger
+	onEvent func(election.Action)
+	shown   atomic.Pointer[Shown]
+
+	mu   sync.Mutex
+	want *Desired // not yet taken
+	wake int      // an eventfd that ends a wait; -1: closed
+
+	// Of Run only.
+	node    election.Node
+	have    Desired
+	watch   *linkWatch
+	segment *segment
+	// The interface is to be looked at; at the latest then, unless zero.
+	look   bool
+	lookAt time.Time
+
+	malformed             [packet.ReasonsCount]uint64
+	sendsFailed           uint64
+	linkProblem, sendFail string
+	problem               string // as it was said last
+	buffer                []byte
+}
+
+// New makes a speaker that owns nothing. onEvent hears each election.Changed and
+// election.SecondOwner; it must neither block nor call the speaker.
+func New(log *slog.Logger, onEvent func(election.Action)) (*Speaker, error) {
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("make an eventfd: %w", err)
+	}
+	watch, err := watchLinks()
+	if err != nil {
+		_ = unix.Close(wake)
+		return nil, err
+	}
+	s := &Speaker{log: log, onEvent: onEvent, wake: wake, watch: watch, buffer: make([]byte, receiveBytes)}
+	s.shown.Store(&Shown{})
+	return s, nil
+}
+
+// Set what is desired, all of it; Run brings it about. A desired state that cannot be is
+// refused, and the former one stays.
+func (s *Speaker) Set(want Desired) error {
+	if want.Interface == "" {
+		want = Desired{Config: election.Config{Interval: time.Second}}
+	}
+	if err := want.Check(); err != nil {
+		return fmt.Errorf("vrrp: %w", err)
+	}
+	s.mu.Lock()
+	s.want = &want
+	s.mu.Unlock()
+	s.wakeUp()
+	return nil
+}
+
+// Shown is the state of now.
+func (s *Speaker) Shown() *Shown { return s.shown.Load() }
+
+// Run until the context ends; then it resigns everything. It is called once.
+func (s *Speaker) Run(ctx context.Context) {
+	defer s.close()
+	defer context.AfterFunc(ctx, s.wakeUp)()
+	for ctx.Err() == nil {
+		s.takeDesired()
+		s.followLink()
+		s.receive()
+		s.step(election.Tick{})
+		s.show()
+		s.wait()
+	}
+	s.step(election.StandingChanged{Standing: election.Standing{Withheld: "the speaker stops"}})
+	s.show()
+}
+
+// wakeUp Run, while there is one: the number of a closed descriptor may be another file's.
+func (s *Speaker) wakeUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wake >= 0 {
+		_, _ = unix.Write(s.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+}
+
+func (s *Speaker) close() {
+	s.segment.close()
+	s.watch.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = unix.Close(s.wake)
+	s.wake = -1
+}
+
+// now is of a clock that goes on while the process, or the machine, stands still.
+func now() time.Time {
+	var at unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &at); err != nil {
+		panic(fmt.Sprintf("CLOCK_BOOTTIME: %v", err)) // since Linux 2.6.39
+	}
+	return time.Unix(at.Unix())
+}
+
+// takeDesired state, if there is a new one.
+func (s *Speaker) takeDesired() {
+	s.mu.Lock()
+	want := s.want
+	s.want = nil
+	s.mu.Unlock()
+	if want == nil {
+		return
+	}
+	if want.Interface != s.have.Interface {
+		s.step(election.StandingChanged{Standing: election.Standing{Withheld: "the interface changes"}})
+		s.segment = s.segment.close()
+		s.step(election.LinkChanged{})
+	}
+	s.have, s.look = *want, true
+	s.step(election.Configure{Config: want.Config})
+	s.step(election.StandingChanged{Standing: want.Standing})
+}
+
+// followLink: have the sockets that the interface and the config need, and say so.
+func (s *Speaker) followLink() {
+	if s.watch.changed(s.segment) {
+		s.look = true
+	}
+	if !s.look && (s.lookAt.IsZero() || now().Before(s.lookAt)) {
+		return
+	}
+	s.look, s.lookAt = false, time.Time{}
+	link, err := s.open()
+	if err != nil {
+		s.lookAt = now().Add(openRetry)
+	}
+	s.linkProblem = ""
+	if err != nil {
+		s.linkProblem = err.Error()
+	}
+	s.step(election.LinkChanged{Link: link})
+}
+
+// open what is not open, close what is of an interface that was. What works is used, also
+// if there is an error.
+func (s *Speaker) open() (election.Link, error) {
+	if s.have.Interface == "" {
+		return election.Link{}, nil
+	}
+	found, err := lookAtLink(s.have.Interface, s.have.Config)
+	if err != nil || s.segment != nil && s.segment.index != found.index {
+		s.segment = s.segment.close()
+	}
+	if err != nil {
+		return election.Link{}, err
+	}
+	if s.segment == nil {
+		s.segment = &segment{index: found.index, name: s.have.Interface}
+	}
+	watched := s.node.Watched()
+	err = errors.Join(s.segment.openIPv4(s.have.Config, watched), s.segment.openIPv6(s.have.Config, watched), found.problem)
+	return s.segment.usable(found.Link), err
+}
+
+// step the election, and do what it wants.
+func (s *Speaker) step(event election.Event) {
+	for _, action := range s.node.Step(event, now()) {
+		var err error
+		switch a := action.(type) {
+		case election.Advertise:
+			err = s.segment.advertise(a)
+			s.sendFail = ""
+		case election.Announce:
+			err = s.segment.announce(a)
+		case election.AnswerARP:
+			err = s.segment.sendFrame(false, packet.AnswerARP(a.Request, s.segment.mac))
+		case election.AnswerNeighbor:
+			err = s.segment.sendFrame(true, packet.AnswerNeighbor(a.Solicitation, s.segment.mac))
+		case election.Probe:
+			err = s.segment.probe(a.Target)
+		default:
+			s.onEvent(action)
+		}
+		if err != nil {
+			s.sendsFailed++
+			s.sendFail = err.Error()
+		}
+	}
+}
+
+// show what is, and tell of a new problem.
+func (s *Speaker) show() {
+	problem := s.linkProblem
+	if problem == "" {
+		problem = s.sendFail
+	}
+	if problem != s.problem && problem != "" {
+		s.log.Error("VRRP", "interface", s.have.Interface, "error", problem)
+	}
+	s.problem = problem
+	shown := &Shown{
+		Routers: s.node.States(), Counts: s.node.Counts(), Malformed: s.malformed, SendsFailed: s.sendsFailed, Problem: problem,
+	}
+	if s.segment != nil {
+		shown.Link = s.segment.link
+	}
+	// The clock here is not that of people.
+	boot := time.Now().Add(-time.Duration(now().UnixNano()))
+	for i := range shown.Routers {
+		shown.Routers[i].Since = boot.Add(time.Duration(shown.Routers[i].Since.UnixNano()))
+	}
+	s.shown.Store(shown)
+}
+
+// wait until something comes, or is due.
+func (s *Speaker) wait() {
+	fds := []unix.PollFd{{Fd: int32(s.wake), Events: unix.POLLIN}, {Fd: int32(s.watch.fd), Events: unix.POLLIN}}
+	for _, fd := range s.segment.descriptors() {
+		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	next := s.node.Next()
+	if !s.lookAt.IsZero() && s.lookAt.Before(next) {
+		next = s.lookAt
+	}
+	timeout := unix.NsecToTimespec(max(0, next.Sub(now()).Nanoseconds()))
+	// Interrupted is as good as woken.
+	_, _ = unix.Ppoll(fds, &timeout, nil)
+	if fds[0].Revents != 0 {
+		_, _ = unix.Read(s.wake, make([]byte, 8))
+	}
+}
+
+// receive what came, of each socket so much at most: time passes meanwhile.
+func (s *Speaker) receive() {
+	for _, receive := range []func(*segment) (election.Event, error){
+		// Advertisements first: who announces has advertised before.
+		s.receiveIPv4, s.receiveIPv6, s.receiveARP, s.receiveNeighbor,
+	} {
+		for range receiveMax {
+			event, err := receive(s.segment)
+			if reason := packet.Reason(0); errors.As(err, &reason) {
+				s.malformed[reason]++
+			} else if err != nil {
+				break // nothing more, or an error of the link that the link tells better
+			} else {
+				s.step(event)
+			}
+		}
+	}
+}
+
+// wants: there are VIPs of the family.
+func wants(config election.Config, ipv6 bool) bool {
+	return slices.ContainsFunc(config.Groups, func(g election.Group) bool {
+		for _, vip := range g.VIPs {
+			if vip.Is6() == ipv6 {
+				return true
+			}
+		}
+		return false
+	})
+}

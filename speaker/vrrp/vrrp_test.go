@@ -1,0 +1,374 @@
+package vrrp
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guideway/guideway/lab/topology"
+	"github.com/guideway/guideway/speaker/vrrp/election"
+	"github.com/guideway/guideway/speaker/vrrp/packet"
+)
+
+// detectionMax is three intervals and the skew of a priority of 130 or more, and what a
+// busy machine adds.
+const detectionMax = 360 * time.Millisecond
+
+// pair of machines on one switch, the first the owner.
+func pair(t *testing.T, change func(*Desired)) (*network, *machine, *machine) {
+	t.Helper()
+	n := newNetwork(t)
+	owner := n.machine(1, 250, "second", change)
+	owner.await(election.Active)
+	other := n.machine(2, 242, "second", change)
+	other.await(election.Backup)
+	return n, owner, other
+}
+
+func (n *network) expectReaches(m *machine) {
+	n.t.Helper()
+	if !eventually(3*time.Second, func() bool { return n.client.reaches(m) }) {
+		n.t.Fatalf("the client has %v, machine %d is %s", n.client.neighbors(), m.number, m.mac)
+	}
+}
+
+// expectTold: the client has the new MAC address without asking.
+func (n *network) expectTold(m *machine, since time.Time) {
+	n.t.Helper()
+	if !eventually(time.Second, func() bool {
+		entries := n.client.neighbors()
+		return strings.HasPrefix(entries[vip4], m.mac.String()) && strings.HasPrefix(entries[vip6], m.mac.String())
+	}) {
+		n.t.Fatalf("the client has %v, machine %d is %s", n.client.neighbors(), m.number, m.mac)
+	}
+	n.t.Logf("the client has the MAC address of machine %d, %v after", m.number, time.Since(since).Round(time.Millisecond))
+}
+
+func TestAClientReachesTheOwnerAndTheNextOneWithinItsTimeWhenThatIsKilled(t *testing.T) {
+	n, owner, other := pair(t, nil)
+	n.expectReaches(owner)
+	c := n.client.capture()
+	time.Sleep(250 * time.Millisecond)
+	killed := time.Now()
+	owner.kill()
+	other.await(election.Active)
+	n.expectTold(other, killed)
+	for _, ipv6 := range []bool{false, true} {
+		gap, ok := c.gap(owner, other, ipv6, false)
+		if !ok || gap > detectionMax {
+			t.Errorf("IPv6 %v: %v between the owner's last advertisement and the next one's first (%v)", ipv6, gap, ok)
+		}
+		t.Logf("DETECTION ipv6=%v %v", ipv6, gap)
+	}
+	owner.start()
+	owner.await(election.Active)
+	other.await(election.Backup)
+	n.expectTold(owner, time.Now())
+}
+
+func TestAnOwnerThatStopsIsFollowedAtOnce(t *testing.T) {
+	n, owner, other := pair(t, nil)
+	n.expectReaches(owner)
+	c := n.client.capture()
+	owner.signal(unix.SIGTERM)
+	other.await(election.Active)
+	n.expectTold(other, time.Now())
+	for _, ipv6 := range []bool{false, true} {
+		// The skew is 5.5 ms.
+		gap, ok := c.gap(owner, other, ipv6, true)
+		if !ok || gap > 60*time.Millisecond {
+			t.Errorf("IPv6 %v: %v between its resignation and the next one's advertisement (%v)", ipv6, gap, ok)
+		}
+		t.Logf("RESIGNED ipv6=%v %v", ipv6, gap)
+	}
+	for _, r := range other.now().Routers {
+		if r.Reason != "the owner resigned" {
+			t.Errorf("reason %q", r.Reason)
+		}
+	}
+}
+
+func TestAWithheldMachineResignsAndASlowOneGivesWay(t *testing.T) {
+	n, owner, other := pair(t, nil)
+	owner.set(func(d *Desired) { d.Standing.Slow = true })
+	other.await(election.Active)
+	owner.await(election.Backup)
+	owner.set(func(d *Desired) { d.Standing.Slow = false })
+	owner.await(election.Active)
+	owner.set(func(d *Desired) { d.Standing.Withheld = "drained" })
+	owner.await(election.Initialize)
+	other.await(election.Active)
+	n.expectReaches(other)
+	if reason := owner.now().Routers[0].Reason; reason != "drained" {
+		t.Errorf("reason %q", reason)
+	}
+}
+
+func TestASplitHasTwoOwnersAndHealsToOne(t *testing.T) {
+	n := newNetwork(t)
+	owner, other := n.machine(1, 250, "first", nil), n.machine(2, 242, "second", nil)
+	owner.await(election.Active)
+	other.await(election.Backup)
+	n.expectReaches(owner)
+	ip(t, n.switches, "link set cable-1 down")
+	other.await(election.Active)
+	if !owner.isIn(election.Active) {
+		t.Errorf("the owner lost its side: %+v", owner.now())
+	}
+	n.expectReaches(other)
+	healed := time.Now()
+	ip(t, n.switches, "link set cable-1 up")
+	other.await(election.Backup)
+	owner.await(election.Active)
+	// Its rounds of announcements are long over: a lower owner was heard.
+	n.expectTold(owner, healed)
+}
+
+func TestALinkThatGoesDownResignsNothingElseAndComesBack(t *testing.T) {
+	n, owner, other := pair(t, nil)
+	ip(t, n.switches, "link set port-1 down")
+	other.await(election.Active)
+	owner.await(election.Initialize)
+	if reason := owner.now().Routers[0].Reason; reason != "the link is down" {
+		t.Errorf("reason %q", reason)
+	}
+	ip(t, n.switches, "link set port-1 up")
+	ip(t, owner.namespace, "addr replace fe80::1/64 dev eth0 nodad") // which went with the link
+	owner.await(election.Active)
+	other.await(election.Backup)
+	n.expectReaches(owner)
+}
+
+func TestAnInterfaceThatIsMadeAnewIsUsedAndAnAddressThatChangesIsFollowed(t *testing.T) {
+	n, owner, other := pair(t, nil)
+	ip(t, n.switches, "link del port-1")
+	other.await(election.Active)
+	if !eventually(time.Second, func() bool { return strings.Contains(owner.now().Problem, "interface eth0") }) {
+		t.Errorf("problem %q", owner.now().Problem)
+	}
+	owner.plugIn("second")
+	owner.await(election.Active)
+	n.expectReaches(owner)
+	ip(t, owner.namespace, "addr del 192.0.2.1/24 dev eth0", "addr add 192.0.2.11/24 dev eth0")
+	want := netip.MustParseAddr("192.0.2.11")
+	if !eventually(time.Second, func() bool { return owner.now().Link.IPv4 == want && owner.isIn(election.Active) }) {
+		t.Errorf("%+v", owner.now())
+	}
+	if !eventually(time.Second, func() bool { return other.now().Routers[0].Owner == want }) {
+		t.Errorf("the other hears %s", other.now().Routers[0].Owner)
+	}
+	if problem := owner.now().Problem; problem != "" {
+		t.Errorf("problem %q", problem)
+	}
+}
+
+func TestAProcessThatStoodStillComesBackAsBackup(t *testing.T) {
+	n, owner, other := pair(t, nil)
+	n.expectReaches(owner)
+	c := n.client.capture()
+	owner.signal(unix.SIGSTOP)
+	other.await(election.Active)
+	n.expectTold(other, time.Now())
+	time.Sleep(300 * time.Millisecond)
+	resumed := time.Now()
+	owner.signal(unix.SIGCONT)
+	owner.await(election.Active) // it preempts, in its time
+	other.await(election.Backup)
+	n.expectReaches(owner)
+	for _, s := range c.all() {
+		if s.advertises && s.sender == owner.mac && s.at.After(resumed) {
+			if waited := s.at.Sub(resumed); waited < 290*time.Millisecond {
+				t.Errorf("it advertised %v after it went on", waited)
+			}
+			break
+		}
+	}
+	if owner.now().Counts.StoodStill == 0 {
+		t.Errorf("%+v", owner.now().Counts)
+	}
+}
+
+// The client's kernel asks for what it has by unicast, now and then; an entry that is not
+// confirmed fails.
+func TestAClientsEntriesAreConfirmed(t *testing.T) {
+	n, owner, _ := pair(t, nil)
+	settings := []string{}
+	for _, family := range []string{"ipv4", "ipv6"} {
+		settings = append(settings, family+"/neigh/eth0/base_reachable_time_ms=500", family+"/neigh/eth0/delay_first_probe_time=1")
+	}
+	if err := topology.SetSysctls(n.client.namespace, settings); err != nil {
+		t.Fatal(err)
+	}
+	n.expectReaches(owner)
+	c := n.client.capture()
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		n.client.ask()
+		for vip, entry := range n.client.neighbors() {
+			if (vip == vip4 || vip == vip6) && (!strings.HasPrefix(entry, owner.mac.String()) || strings.Contains(entry, "FAILED")) {
+				t.Fatalf("%s: %s", vip, entry)
+			}
+		}
+	}
+	asked, answered := map[bool]int{}, map[bool]int{}
+	for _, s := range c.all() {
+		switch {
+		case s.toAll:
+		case s.arp != nil && s.arp.Operation == packet.ARPRequest && s.arp.Target == vip4,
+			s.neighbor != nil && s.neighbor.Solicitation && s.neighbor.Target == vip6:
+			asked[s.ipv6]++
+		case s.arp != nil && s.arp.Sender == vip4, s.neighbor != nil && s.neighbor.Target == vip6:
+			answered[s.ipv6]++
+		}
+	}
+	if asked[false] == 0 || asked[true] == 0 || answered[false] < asked[false] || answered[true] < asked[true] {
+		t.Errorf("asked by unicast %v, answered %v (IPv6: true)", asked, answered)
+	}
+}
+
+func TestAHostThatWantsTheVIPAsItsOwnIsToldThatItIsTaken(t *testing.T) {
+	n, owner, _ := pair(t, nil)
+	thief := n.host(66, "second")
+	if err := topology.SetSysctls(thief.namespace, []string{"ipv6/conf/all/accept_dad=1", "ipv6/conf/eth0/accept_dad=1"}); err != nil {
+		t.Fatal(err)
+	}
+	ip(t, thief.namespace, "addr add "+vip6.String()+"/64 dev eth0")
+	if !eventually(3*time.Second, func() bool {
+		return strings.Contains(run(t, "ip", "-n", thief.namespace, "addr", "show", "dev", "eth0"), "dadfailed")
+	}) {
+		t.Errorf("duplicate address detection found nothing:\n%s", run(t, "ip", "-n", thief.namespace, "addr", "show", "dev", "eth0"))
+	}
+	if !owner.isIn(election.Active) {
+		t.Errorf("%+v", owner.now())
+	}
+}
+
+func TestAClaimOfTheVIPIsSeenAndAnsweredByAnnouncements(t *testing.T) {
+	n, owner, _ := pair(t, nil)
+	n.expectReaches(owner)
+	thief := n.host(66, "second")
+	thief.send(packet.AnnounceARP(vip4, thief.mac, packet.ARPRequest), packet.AnnounceNeighbor(vip6, thief.mac))
+	if !eventually(3*time.Second, func() bool { return owner.now().Counts.SecondOwners >= 2 }) {
+		t.Errorf("%+v", owner.now().Counts)
+	}
+	n.expectTold(owner, time.Now())
+}
+
+// A link that sends and does not receive.
+func TestALinkThatReceivesNothingIsGivenUp(t *testing.T) {
+	_, owner, other := pair(t, func(d *Desired) { d.Probes = []netip.Addr{gateway} })
+	nft := func(rule string) { run(t, "ip", "netns", "exec", owner.namespace, "nft", rule) }
+	nft("add table netdev deaf; add chain netdev deaf ingress { type filter hook ingress device eth0 priority 0; policy drop; }")
+	owner.await(election.Initialize)
+	other.await(election.Active)
+	if reason := owner.now().Routers[0].Reason; reason != "nothing is received on the interface" {
+		t.Errorf("reason %q", reason)
+	}
+	nft("delete table netdev deaf")
+	owner.await(election.Active)
+	other.await(election.Backup)
+}
+
+func TestOtherVirtualRoutersAndMalformedPacketsDisturbNobody(t *testing.T) {
+	n, owner, other := pair(t, nil)
+	n.expectReaches(owner)
+	before := owner.now()
+	stranger := n.host(66, "second")
+	foreign := packet.Advertisement{VRID: 99, Priority: 255, Interval: 10 * time.Millisecond, Addresses: []netip.Addr{vip4}}
+	forwarded := packet.Advertisement{VRID: vrid, Priority: 255, Interval: 10 * time.Millisecond, Addresses: []netip.Addr{vip4}}
+	stranger.flood(255, foreign.Message(netip.MustParseAddr("192.0.2.66")), 20_000)
+	stranger.flood(64, forwarded.Message(netip.MustParseAddr("192.0.2.66")), 10)
+	stranger.flood(255, []byte{0x31, vrid, 255, 1, 0, 1, 0, 0, 1, 2, 3, 4}, 10)
+	if !eventually(2*time.Second, func() bool {
+		now := owner.now()
+		return now.Malformed[packet.WrongHopLimit] == 10 && now.Malformed[packet.WrongChecksum] == 10
+	}) {
+		t.Errorf("malformed %v", owner.now().Malformed)
+	}
+	if now := owner.now(); now.Counts.AdvertisementsHeard != before.Counts.AdvertisementsHeard || !owner.isIn(election.Active) || !other.isIn(election.Backup) {
+		t.Errorf("%+v", now)
+	}
+}
+
+// All candidates are members from the start; a kill leaves neither them nor an address.
+func TestACandidateIsAMemberOfTheSolicitedNodeGroupsAndAKillLeavesNothing(t *testing.T) {
+	_, owner, other := pair(t, nil)
+	for _, m := range []*machine{owner, other} {
+		groups := run(t, "ip", "-n", m.namespace, "maddr", "show", "dev", "eth0")
+		for _, group := range []string{packet.SolicitedNode(vip6).String(), packet.SolicitedNode(packet.VirtualLinkLocal(vrid)).String(), "ff02::12", "224.0.0.18"} {
+			if !strings.Contains(groups, group+"\n") && !strings.Contains(groups, group+" ") {
+				t.Errorf("machine %d is no member of %s:\n%s", m.number, group, groups)
+			}
+		}
+	}
+	addresses := run(t, "ip", "-n", owner.namespace, "-o", "addr")
+	owner.kill()
+	if got := run(t, "ip", "-n", owner.namespace, "-o", "addr"); strings.Contains(addresses, vip4.String()) || got != addresses {
+		t.Errorf("addresses while it was the owner:\n%s\nand after:\n%s", addresses, got)
+	}
+	if groups := run(t, "ip", "-n", owner.namespace, "maddr", "show", "dev", "eth0"); strings.Contains(groups, "224.0.0.18") {
+		t.Errorf("left behind:\n%s", groups)
+	}
+}
+
+func TestAVIPThatIsAnAddressOfTheInterfaceIsAProblem(t *testing.T) {
+	n := newNetwork(t)
+	m := n.machine(1, 250, "second", nil)
+	ip(t, m.namespace, "addr add "+vip4.String()+"/32 dev eth0")
+	if !eventually(2*time.Second, func() bool {
+		return strings.Contains(m.now().Problem, "VIP 203.0.113.1 is an address of interface eth0")
+	}) {
+		t.Errorf("problem %q", m.now().Problem)
+	}
+}
+
+func TestWithoutCapNetRawThereIsASentenceWithTheCure(t *testing.T) {
+	n := newNetwork(t)
+	h := n.host(1, "second")
+	problem := ""
+	err := withoutCapability(unix.CAP_NET_RAW, func() {
+		if err := enter(h.namespace); err != nil {
+			problem = err.Error()
+			return
+		}
+		s, err := New(slog.New(slog.DiscardHandler), func(election.Action) {})
+		if err != nil {
+			problem = err.Error()
+			return
+		}
+		if err := s.Set(Desired{Interface: "eth0", Config: election.Config{Interval: time.Second, Groups: []election.Group{{VRID: vrid, Priority: 1, VIPs: []netip.Addr{vip4}}}}}); err != nil {
+			problem = err.Error()
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer stop()
+		s.Run(ctx)
+		problem += s.Shown().Problem
+		_ = s.Set(Desired{}) // who is late does no harm
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(problem, "vrrp on eth0 needs CAP_NET_RAW: give it to the speaker (`AmbientCapabilities=CAP_NET_RAW`") {
+		t.Errorf("problem %q", problem)
+	}
+}
+
+func TestADesiredStateThatCannotBeIsRefused(t *testing.T) {
+	s, err := New(slog.New(slog.DiscardHandler), func(election.Action) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if err := s.Set(Desired{Interface: "eth0"}); err == nil || !strings.HasPrefix(err.Error(), "vrrp: interval 0s") {
+		t.Errorf("%v", err)
+	}
+	if err := s.Set(Desired{}); err != nil {
+		t.Errorf("nothing desired: %v", err)
+	}
+	runtime.KeepAlive(s)
+}
