@@ -36,8 +36,8 @@ func (w *linkWatch) close() { _ = unix.Close(w.fd) }
 
 // changed reports whether something changed at the interface that is in use, or anything if
 // there is none.
-func (w *linkWatch) changed(used *segment) bool {
-	buffer, changed := make([]byte, 16<<10), false
+func (w *linkWatch) changed(used *segment, buffer []byte) bool {
+	changed := false
 	for {
 		n, err := unix.Read(w.fd, buffer)
 		if errors.Is(err, unix.ENOBUFS) {
@@ -47,7 +47,8 @@ func (w *linkWatch) changed(used *segment) bool {
 		if err != nil {
 			return changed
 		}
-		messages, _ := syscall.ParseNetlinkMessage(buffer[:n])
+		messages, err := syscall.ParseNetlinkMessage(buffer[:n])
+		changed = changed || err != nil // cut
 		for _, m := range messages {
 			// Links and addresses have the index at the same place (rtnetlink(7)).
 			if len(m.Data) >= 8 && (used == nil || int(binary.NativeEndian.Uint32(m.Data[4:])) == used.index) {

@@ -35,8 +35,9 @@
 //     nodes, in duplicate address detection);
 //   - crowd out what matters by packets that do not: other virtual routers' advertisements
 //     and questions about other addresses are dropped by a filter in the kernel, before
-//     they take room in a socket. A flood of the right ones can lose an owner's
-//     advertisements to it, as can one that fills the link.
+//     they take room in a socket. Of the right ones 16,000 a second of each kind are read,
+//     the rest is dropped: a flood can lose an owner's advertisements to it, as can one
+//     that fills the link, and takes little processor time.
 //
 // Switches help, where that matters: dynamic ARP inspection, RA and ND guard, and access
 // lists for protocol 112.
@@ -78,6 +79,8 @@ type Shown struct {
 	Malformed [packet.ReasonsCount]uint64
 	// SendsFailed of frames and advertisements.
 	SendsFailed uint64
+	// Late is the longest that something was done after it was due: the process did not run.
+	Late time.Duration
 	// Link is the interface as it is used.
 	Link election.Link
 	// Problem that somebody has to solve; empty: none.
@@ -105,9 +108,12 @@ type Speaker struct {
 
 	malformed             [packet.ReasonsCount]uint64
 	sendsFailed           uint64
+	late                  time.Duration
 	linkProblem, sendFail string
 	problem               string // as it was said last
 	buffer                []byte
+	// flooded: a socket had more than was read.
+	flooded bool
 }
 
 // New makes a speaker that owns nothing. onEvent hears each election.Changed and
@@ -210,7 +216,7 @@ func (s *Speaker) takeDesired() {
 
 // followLink: have the sockets that the interface and the config need, and say so.
 func (s *Speaker) followLink() {
-	if s.watch.changed(s.segment) {
+	if s.watch.changed(s.segment, s.buffer) {
 		s.look = true
 	}
 	if !s.look && (s.lookAt.IsZero() || now().Before(s.lookAt)) {
@@ -286,7 +292,7 @@ func (s *Speaker) show() {
 	}
 	s.problem = problem
 	shown := &Shown{
-		Routers: s.node.States(), Counts: s.node.Counts(), Malformed: s.malformed, SendsFailed: s.sendsFailed, Problem: problem,
+		Routers: s.node.States(), Counts: s.node.Counts(), Malformed: s.malformed, SendsFailed: s.sendsFailed, Late: s.late, Problem: problem,
 	}
 	if s.segment != nil {
 		shown.Link = s.segment.link
@@ -302,38 +308,51 @@ func (s *Speaker) show() {
 // wait until something comes, or is due.
 func (s *Speaker) wait() {
 	fds := []unix.PollFd{{Fd: int32(s.wake), Events: unix.POLLIN}, {Fd: int32(s.watch.fd), Events: unix.POLLIN}}
-	for _, fd := range s.segment.descriptors() {
-		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
-	}
 	next := s.node.Next()
 	if !s.lookAt.IsZero() && s.lookAt.Before(next) {
 		next = s.lookAt
 	}
+	if s.flooded {
+		next = now().Add(receivePause)
+	} else {
+		for _, fd := range s.segment.descriptors() {
+			fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+		}
+	}
 	timeout := unix.NsecToTimespec(max(0, next.Sub(now()).Nanoseconds()))
 	// Interrupted is as good as woken.
 	_, _ = unix.Ppoll(fds, &timeout, nil)
+	s.late = max(s.late, now().Sub(next))
 	if fds[0].Revents != 0 {
 		_, _ = unix.Read(s.wake, make([]byte, 8))
 	}
 }
 
-// receive what came, of each socket so much at most: time passes meanwhile.
+// receive what came. Advertisements first: who announces has advertised before.
 func (s *Speaker) receive() {
-	for _, receive := range []func(*segment) (election.Event, error){
-		// Advertisements first: who announces has advertised before.
-		s.receiveIPv4, s.receiveIPv6, s.receiveARP, s.receiveNeighbor,
-	} {
-		for range receiveMax {
-			event, err := receive(s.segment)
-			if reason := packet.Reason(0); errors.As(err, &reason) {
-				s.malformed[reason]++
-			} else if err != nil {
-				break // nothing more, or an error of the link that the link tells better
-			} else {
-				s.step(event)
-			}
+	s.flooded = false
+	for _, receive := range []func(*segment) (election.Event, error){s.receiveIPv4, s.receiveIPv6, s.receiveARP, s.receiveNeighbor} {
+		count := 0
+		for ; count < receiveMax && s.receiveOne(receive); count++ {
 		}
+		s.flooded = s.flooded || count == receiveMax
 	}
+}
+
+// receiveOne reports whether there was one. An error of the link is none: the link tells it
+// better.
+func (s *Speaker) receiveOne(receive func(*segment) (election.Event, error)) bool {
+	event, err := receive(s.segment)
+	reason := packet.Reason(0)
+	switch {
+	case errors.As(err, &reason):
+		s.malformed[reason]++
+	case err != nil:
+		return false
+	default:
+		s.step(event)
+	}
+	return true
 }
 
 // wants: there are VIPs of the family.

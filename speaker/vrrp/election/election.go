@@ -167,6 +167,8 @@ type (
 	AdvertisementHeard struct {
 		Source        netip.Addr
 		Advertisement packet.Advertisement
+		// Age: it came so long ago, and was read now. Waiting for the next one began then.
+		Age time.Duration
 	}
 	// ARPHeard on the link.
 	ARPHeard struct{ ARP packet.ARP }
@@ -242,10 +244,10 @@ type Node struct {
 	// Of announcements, and of answers.
 	announced bucket
 	answered  answers
-	// Of the latest Step.
-	last    time.Time
-	counts  Counts
-	actions []Action
+	// Of the latest Step, and the latest Tick: what is heard came after that.
+	last, ticked time.Time
+	counts       Counts
+	actions      []Action
 }
 
 // Counts of a Node since it began.
@@ -277,7 +279,7 @@ func (n *Node) Step(event Event, now time.Time) []Action {
 	case StandingChanged:
 		n.standing = e.Standing
 	case AdvertisementHeard:
-		n.hearAdvertisement(e.Source, e.Advertisement, now)
+		n.hearAdvertisement(e, now)
 	case ARPHeard:
 		n.hearARP(e.ARP, now)
 	case NeighborHeard:
@@ -285,6 +287,7 @@ func (n *Node) Step(event Event, now time.Time) []Action {
 	}
 	n.settle(now)
 	if _, tick := event.(Tick); tick {
+		n.ticked = now
 		n.expire(now)
 	}
 	return n.actions
@@ -297,6 +300,7 @@ func (n *Node) seeStandstill(now time.Time) {
 	if n.last.IsZero() || still <= 3*n.config.Interval {
 		return
 	}
+	n.ticked = now // sockets have lost the latest of what came meanwhile
 	for _, r := range n.routers {
 		if r.state != Initialize {
 			n.counts.StoodStill++

@@ -73,7 +73,7 @@ func (d *driven) pass(duration time.Duration) *driven {
 }
 
 func (d *driven) hear(priority uint8, source netip.Addr) []Action {
-	return d.step(AdvertisementHeard{source, packet.Advertisement{VRID: 51, Priority: priority, Interval: interval, Addresses: []netip.Addr{vip}}})
+	return d.step(AdvertisementHeard{Source: source, Advertisement: packet.Advertisement{VRID: 51, Priority: priority, Interval: interval, Addresses: []netip.Addr{vip}}})
 }
 
 func (d *driven) active() *driven {
@@ -202,7 +202,7 @@ func TestTheIntervalOfTheOwnerCountsWithinBounds(t *testing.T) {
 		{3 * time.Second, 2 * time.Second, 2 * 3218750 * time.Microsecond},
 	} {
 		d := drive(t, func(c2 *Config) { c2.Interval = c.ours })
-		d.step(AdvertisementHeard{lower, packet.Advertisement{VRID: 51, Priority: 200, Interval: c.owner}})
+		d.step(AdvertisementHeard{Source: lower, Advertisement: packet.Advertisement{VRID: 51, Priority: 200, Interval: c.owner}})
 		d.pass(c.waits - time.Microsecond)
 		d.expect(Backup)
 		d.pass(time.Microsecond)
@@ -251,7 +251,7 @@ func TestAFloodOfLowerAdvertisementsIsAnsweredAtABoundedRate(t *testing.T) {
 func TestAfterAStandstillItBeginsAsBackup(t *testing.T) {
 	for name, resume := range map[string]Event{
 		"time":             Tick{},
-		"an advertisement": AdvertisementHeard{lower, packet.Advertisement{VRID: 51, Priority: 1, Interval: interval}},
+		"an advertisement": AdvertisementHeard{Source: lower, Advertisement: packet.Advertisement{VRID: 51, Priority: 1, Interval: interval}},
 		"a question":       ARPHeard{packet.ARP{Operation: packet.ARPRequest, SenderMAC: their, Sender: lower, Target: vip}},
 	} {
 		d := drive(t, nil).active()
@@ -273,7 +273,7 @@ func TestAfterAStandstillItBeginsAsBackup(t *testing.T) {
 // Whose process stands still while it waits has heard nothing, which says nothing.
 func TestABackupThatStoodStillWaitsAnew(t *testing.T) {
 	d := drive(t, nil)
-	d.step(AdvertisementHeard{lower, packet.Advertisement{VRID: 51, Priority: 250, Interval: time.Second}})
+	d.step(AdvertisementHeard{Source: lower, Advertisement: packet.Advertisement{VRID: 51, Priority: 250, Interval: time.Second}})
 	d.now = d.now.Add(time.Hour)
 	d.step(Tick{})
 	d.expect(Backup)
@@ -289,6 +289,27 @@ func TestWhatIsReadLateCountsBeforeTheTimer(t *testing.T) {
 	d.hear(200, lower)
 	d.step(Tick{})
 	d.expect(Backup)
+}
+
+// The wait for the next advertisement begins when one comes, not when it is read; but what
+// was read late because nothing ran says nothing of what came since.
+func TestTimersRunSinceAnAdvertisementCame(t *testing.T) {
+	advertisement := packet.Advertisement{VRID: 51, Priority: 200, Interval: interval}
+	for _, c := range []struct{ late, age, waits time.Duration }{
+		{150 * time.Millisecond, 120 * time.Millisecond, 201875 * time.Microsecond},
+		{150 * time.Millisecond, time.Hour, 171875 * time.Microsecond}, // what the clock of the age says
+		{150 * time.Millisecond, -time.Hour, 321875 * time.Microsecond},
+		{time.Second, 900 * time.Millisecond, 321875 * time.Microsecond},
+	} {
+		d := drive(t, nil).pass(50 * time.Millisecond)
+		d.now = d.now.Add(c.late)
+		d.step(AdvertisementHeard{Source: lower, Advertisement: advertisement, Age: c.age})
+		d.step(Tick{})
+		d.pass(c.waits - time.Microsecond)
+		d.expect(Backup)
+		d.pass(time.Microsecond)
+		d.expect(Active)
+	}
 }
 
 func TestOnlyTheOwnerAnswers(t *testing.T) {
@@ -362,7 +383,7 @@ func TestAClaimOfAnotherIsASecondOwnerUnlessItTakesOver(t *testing.T) {
 
 		d.step(claim)
 		d.hear(250, higher)
-		d.step(AdvertisementHeard{netip.MustParseAddr("fe80::6"), packet.Advertisement{VRID: 51, Priority: 250, Interval: interval, Addresses: []netip.Addr{vip6}}})
+		d.step(AdvertisementHeard{Source: netip.MustParseAddr("fe80::6"), Advertisement: packet.Advertisement{VRID: 51, Priority: 250, Interval: interval, Addresses: []netip.Addr{vip6}}})
 		d.pass(interval)
 		d.expectActions(name+" of the next owner", "backup, backup")
 	}

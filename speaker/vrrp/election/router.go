@@ -64,9 +64,9 @@ func (n *Node) beginBackup(r *router, activeInterval time.Duration, reason strin
 	n.waitForOwner(r, activeInterval, now)
 }
 
-func (n *Node) waitForOwner(r *router, activeInterval time.Duration, now time.Time) {
+func (n *Node) waitForOwner(r *router, activeInterval time.Duration, since time.Time) {
 	r.activeInterval, r.resigned = activeInterval, false
-	r.timer = now.Add(3*activeInterval + n.skew(r)) // Active_Down_Interval
+	r.timer = since.Add(3*activeInterval + n.skew(r)) // Active_Down_Interval
 }
 
 // becomeActive: the Active_Down_Timer is over.
@@ -113,22 +113,23 @@ func (n *Node) send(r *router, priority uint8, now time.Time) {
 }
 
 // hearAdvertisement of whatever virtual router.
-func (n *Node) hearAdvertisement(source netip.Addr, a packet.Advertisement, now time.Time) {
-	if source == n.link.IPv4 || source == n.link.IPv6 {
+func (n *Node) hearAdvertisement(heard AdvertisementHeard, now time.Time) {
+	if heard.Source == n.link.IPv4 || heard.Source == n.link.IPv6 {
 		return // our own, by a hub or a loop
 	}
 	n.counts.AdvertisementsHeard++
 	n.hear(now)
 	for _, r := range n.routers {
-		if r.vrid == a.VRID && r.ipv6 == source.Is6() && r.state != Initialize {
-			n.hearFor(r, source, a, now)
+		if r.vrid == heard.Advertisement.VRID && r.ipv6 == heard.Source.Is6() && r.state != Initialize {
+			n.hearFor(r, heard, now)
 			return
 		}
 	}
 	n.counts.AdvertisementsIgnored++
 }
 
-func (n *Node) hearFor(r *router, source netip.Addr, a packet.Advertisement, now time.Time) {
+func (n *Node) hearFor(r *router, heard AdvertisementHeard, now time.Time) {
+	a := heard.Advertisement
 	if a.Interval != n.config.Interval {
 		n.counts.OtherIntervals++
 	}
@@ -136,22 +137,23 @@ func (n *Node) hearFor(r *router, source netip.Addr, a packet.Advertisement, now
 		n.counts.OtherChecksums++
 	}
 	if r.state == Active {
-		n.hearAsActive(r, source, a, now)
+		n.hearAsActive(r, heard.Source, a, now)
 	} else {
-		n.hearAsBackup(r, source, a, now)
+		came := now.Add(-max(0, min(heard.Age, now.Sub(n.ticked))))
+		n.hearAsBackup(r, heard.Source, a, came)
 	}
 }
 
-// hearAsBackup is section 6.4.2.
-func (n *Node) hearAsBackup(r *router, source netip.Addr, a packet.Advertisement, now time.Time) {
+// hearAsBackup is section 6.4.2. Timers run since it came.
+func (n *Node) hearAsBackup(r *router, source netip.Addr, a packet.Advertisement, came time.Time) {
 	switch {
 	case a.Priority == 0:
 		// Never later than it is: priority 0, forged and repeated, would put it off for ever.
-		if skewed := now.Add(n.skew(r)); skewed.Before(r.timer) {
+		if skewed := came.Add(n.skew(r)); skewed.Before(r.timer) {
 			r.timer, r.resigned = skewed, true
 		}
 	case n.config.NoPreempt || a.Priority >= n.priority(r):
-		n.waitForOwner(r, n.bounded(a.Interval), now)
+		n.waitForOwner(r, n.bounded(a.Interval), came)
 	}
 	r.owner, r.ownerPriority = source, a.Priority
 }

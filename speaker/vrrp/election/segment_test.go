@@ -78,7 +78,7 @@ func (s *segment) step(m *machine, events ...Event) {
 		for _, action := range m.node.Step(event, s.now) {
 			switch a := action.(type) {
 			case Advertise:
-				s.send(m, AdvertisementHeard(a))
+				s.send(m, AdvertisementHeard{Source: a.Source, Advertisement: a.Advertisement})
 			case Announce:
 				s.send(m, ARPHeard{packet.ARP{Operation: a.Operation, SenderMAC: m.link.MAC, Sender: a.VIP, Target: a.VIP}})
 			}
