@@ -66,6 +66,11 @@ type foundLink struct {
 	problem error
 }
 
+// isGone: there is no such interface, as opposed to that the kernel did not say.
+func isGone(err error) bool {
+	return errors.As(err, new(netlink.LinkNotFoundError))
+}
+
 // lookAtLink as it is now.
 func lookAtLink(name string, config election.Config) (foundLink, error) {
 	link, err := netlink.LinkByName(name)

@@ -35,9 +35,8 @@ const (
 type segment struct {
 	index int
 	name  string
-	// As it was when usable was called.
+	// link as it can be used: without an address of a family that has no sockets.
 	link election.Link
-	mac  packet.MAC
 
 	ipv4, ipv6 *sockets
 	members    []int
@@ -87,16 +86,15 @@ func (s *segment) descriptors() (fds []int) {
 	return fds
 }
 
-// usable is the link without what there are no sockets for.
-func (s *segment) usable(link election.Link) election.Link {
+// use the link as it is now.
+func (s *segment) use(link election.Link) {
 	if s.ipv4 == nil {
 		link.IPv4 = netip.Addr{}
 	}
 	if s.ipv6 == nil {
 		link.IPv6 = netip.Addr{}
 	}
-	s.link, s.mac = link, link.MAC
-	return link
+	s.link = link
 }
 
 // openIPv4 sockets if there are such VIPs, and have their filters let through what concerns
@@ -258,16 +256,16 @@ func (s *segment) advertise(a election.Advertise) error {
 
 func (s *segment) announce(a election.Announce) error {
 	if a.VIP.Is6() {
-		return s.sendFrame(true, packet.AnnounceNeighbor(a.VIP, s.mac))
+		return s.sendFrame(true, packet.AnnounceNeighbor(a.VIP, s.link.MAC))
 	}
-	return s.sendFrame(false, packet.AnnounceARP(a.VIP, s.mac, a.Operation))
+	return s.sendFrame(false, packet.AnnounceARP(a.VIP, s.link.MAC, a.Operation))
 }
 
 func (s *segment) probe(target netip.Addr) error {
 	if target.Is6() {
-		return s.sendFrame(true, packet.SolicitNeighbor(target, s.link.IPv6, s.mac))
+		return s.sendFrame(true, packet.SolicitNeighbor(target, s.link.IPv6, s.link.MAC))
 	}
-	return s.sendFrame(false, packet.RequestARP(target, s.link.IPv4, s.mac))
+	return s.sendFrame(false, packet.RequestARP(target, s.link.IPv4, s.link.MAC))
 }
 
 func (s *segment) sendFrame(ipv6 bool, frame []byte) error {

@@ -116,7 +116,7 @@ type Speaker struct {
 	flooded bool
 }
 
-// New makes a speaker that owns nothing. onEvent hears each election.Changed and
+// New makes a speaker that owns nothing, whose sockets Run closes. onEvent hears each election.Changed and
 // election.SecondOwner; it must neither block nor call the speaker.
 func New(log *slog.Logger, onEvent func(election.Action)) (*Speaker, error) {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -133,8 +133,8 @@ func New(log *slog.Logger, onEvent func(election.Action)) (*Speaker, error) {
 	return s, nil
 }
 
-// Set what is desired, all of it; Run brings it about. A desired state that cannot be is
-// refused, and the former one stays.
+// Set what is desired, all of it, and edit it no more; Run brings it about. A desired state
+// that cannot be is refused, and the former one stays. It waits for nothing.
 func (s *Speaker) Set(want Desired) error {
 	if want.Interface == "" {
 		want = Desired{Config: election.Config{Interval: time.Second}}
@@ -223,36 +223,40 @@ func (s *Speaker) followLink() {
 		return
 	}
 	s.look, s.lookAt = false, time.Time{}
-	link, err := s.open()
-	if err != nil {
-		s.lookAt = now().Add(openRetry)
+	s.linkProblem, s.sendFail = "", ""
+	if err := s.openSegment(); err != nil {
+		s.linkProblem, s.lookAt = err.Error(), now().Add(openRetry)
 	}
-	s.linkProblem = ""
-	if err != nil {
-		s.linkProblem = err.Error()
+	link := election.Link{}
+	if s.segment != nil {
+		link = s.segment.link
 	}
 	s.step(election.LinkChanged{Link: link})
 }
 
-// open what is not open, close what is of an interface that was. What works is used, also
-// if there is an error.
-func (s *Speaker) open() (election.Link, error) {
+// openSegment: what is not open, and close what is of an interface that was. What works is
+// used, also if there is an error.
+func (s *Speaker) openSegment() error {
 	if s.have.Interface == "" {
-		return election.Link{}, nil
+		return nil
 	}
 	found, err := lookAtLink(s.have.Interface, s.have.Config)
-	if err != nil || s.segment != nil && s.segment.index != found.index {
+	if isGone(err) || err == nil && s.segment != nil && s.segment.index != found.index {
 		s.segment = s.segment.close()
 	}
 	if err != nil {
-		return election.Link{}, err
+		return err // if the kernel only did not say, what was found before holds
+	}
+	if found.problem != nil {
+		s.linkProblem = found.problem.Error()
 	}
 	if s.segment == nil {
 		s.segment = &segment{index: found.index, name: s.have.Interface}
 	}
 	watched := s.node.Watched()
-	err = errors.Join(s.segment.openIPv4(s.have.Config, watched), s.segment.openIPv6(s.have.Config, watched), found.problem)
-	return s.segment.usable(found.Link), err
+	err = errors.Join(s.segment.openIPv4(s.have.Config, watched), s.segment.openIPv6(s.have.Config, watched))
+	s.segment.use(found.Link)
+	return err
 }
 
 // step the election, and do what it wants.
@@ -261,14 +265,15 @@ func (s *Speaker) step(event election.Event) {
 		var err error
 		switch a := action.(type) {
 		case election.Advertise:
-			err = s.segment.advertise(a)
-			s.sendFail = ""
+			if err = s.segment.advertise(a); err == nil {
+				s.sendFail = ""
+			}
 		case election.Announce:
 			err = s.segment.announce(a)
 		case election.AnswerARP:
-			err = s.segment.sendFrame(false, packet.AnswerARP(a.Request, s.segment.mac))
+			err = s.segment.sendFrame(false, packet.AnswerARP(a.Request, s.segment.link.MAC))
 		case election.AnswerNeighbor:
-			err = s.segment.sendFrame(true, packet.AnswerNeighbor(a.Solicitation, s.segment.mac))
+			err = s.segment.sendFrame(true, packet.AnswerNeighbor(a.Solicitation, s.segment.link.MAC))
 		case election.Probe:
 			err = s.segment.probe(a.Target)
 		default:

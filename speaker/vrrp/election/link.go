@@ -5,6 +5,7 @@ package election
 
 import (
 	"cmp"
+	"errors"
 	"net/netip"
 	"slices"
 	"time"
@@ -46,7 +47,7 @@ func (p Pace) withDefaults() Pace {
 func (p Pace) check() error {
 	p = p.withDefaults()
 	if p.PerSecond < 1 || p.PerSecond > 10000 || p.Burst < 1 || p.Burst > 10000 || p.Refresh < time.Second || p.Refresh > time.Hour {
-		return errPace
+		return errors.New("announcements: give 1 to 10000 a second, a burst of 1 to 10000, and again every 1s to 1h")
 	}
 	return nil
 }
