@@ -354,6 +354,46 @@ func TestACandidateIsAMemberOfTheSolicitedNodeGroupsAndAKillLeavesNothing(t *tes
 	}
 }
 
+// More VIPs than the kernel's filters hold, and than one socket has memberships.
+func TestAThousandVIPsAreAnsweredAndAnnounced(t *testing.T) {
+	n := newNetwork(t)
+	c := n.client.capture()
+	last := map[bool]netip.Addr{}
+	m := n.machine(1, 250, "second", func(d *Desired) {
+		for i := range 600 {
+			last[false] = netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})
+			if i > 255 {
+				last[false] = netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
+			}
+			if last[false] != vip4 {
+				d.Groups[0].VIPs = append(d.Groups[0].VIPs, last[false])
+			}
+			last[true] = netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 1, 0x13, 13: 1, 14: byte(i >> 8), 15: byte(i)})
+			d.Groups[0].VIPs = append(d.Groups[0].VIPs, last[true])
+		}
+		d.Pace = election.Pace{PerSecond: 2000, Burst: 200}
+	})
+	m.await(election.Active)
+	if !eventually(3*time.Second, func() bool { return m.now().Counts.Announced >= 1202 }) {
+		t.Errorf("announced %+v", m.now().Counts)
+	}
+	if got := strings.Count(run(t, "ip", "-n", m.namespace, "maddr", "show", "dev", "eth0"), "ff02::1:ff"); got < 600 {
+		t.Errorf("it is a member of %d solicited-node groups", got)
+	}
+	answers := func() (found int) {
+		for _, s := range c.all() {
+			if s.sender == m.mac && !s.toAll && (s.arp != nil && s.arp.Sender == last[false] || s.neighbor != nil && s.neighbor.Target == last[true]) {
+				found++
+			}
+		}
+		return found
+	}
+	n.client.send(packet.RequestARP(last[false], gateway, n.client.mac), packet.SolicitNeighbor(last[true], netip.MustParseAddr("fe80::254"), n.client.mac))
+	if !eventually(2*time.Second, func() bool { return answers() == 2 }) {
+		t.Errorf("%d answers for the last VIPs", answers())
+	}
+}
+
 func TestAVIPThatIsAnAddressOfTheInterfaceIsAProblem(t *testing.T) {
 	n := newNetwork(t)
 	m := n.machine(1, 250, "second", nil)
