@@ -11,6 +11,9 @@
  * header, or behind one IPv6 Destination Options header, which Linux's ip6gre
  * writes before GRE (the Tunnel Encapsulation Limit of RFC 2473). Behind any
  * other extension header, and behind a second one, all is the kernel's.
+ *
+ * Neighbour solicitations (RFC 4861) are the kernel's, and by it the speaker's: who
+ * owns a VIP on the segment answers them, and who only forwards does not.
  */
 #ifndef GUIDEWAY_DESTINATION_H
 #define GUIDEWAY_DESTINATION_H
@@ -105,7 +108,18 @@ struct summary {
 	__u8 has_port;
 	__u16 port; /* destination, network order */
 	__u8 destination[16];
+	__u8 is_solicitation;
 };
+
+/* Of an IPv6 packet with that next header: neighbour discovery has no extension headers in
+ * practice, and a hop limit of 255 (RFC 4861, 7.1.1). */
+#define NEIGHBOR_SOLICITATION 135
+#define NEIGHBOR_HOP_LIMIT 255
+
+static __always_inline int may_be_neighbors(const struct ipv6hdr *ip)
+{
+	return ip->nexthdr == IPPROTO_ICMPV6 && ip->hop_limit == NEIGHBOR_HOP_LIMIT;
+}
 
 /* The fields of an IPv6 Destination Options header that say what follows it
  * (RFC 8200, section 4.6). */
@@ -151,6 +165,8 @@ static __always_inline int is_ours_v6(const struct summary *s)
 	struct prefix_v6 key = { .bits = 128 };
 	struct own_address own;
 
+	if (s->is_solicitation)
+		return 0;
 	__builtin_memcpy(key.address, s->destination, 16);
 	if (bpf_map_lookup_elem(&prefixes_v6, &key))
 		return 1;

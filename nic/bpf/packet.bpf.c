@@ -60,10 +60,13 @@ static __always_inline void read_upper_v6(struct summary *s, __u8 protocol, stru
 static __always_inline int read_v6(struct summary *s, struct __sk_buff *skb)
 {
 	struct ipv6hdr ip;
+	__u8 type;
 
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
 		return 0;
 	__builtin_memcpy(s->destination, &ip.daddr, 16);
+	s->is_solicitation = may_be_neighbors(&ip) && !bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(ip), &type, sizeof(type)) &&
+			     type == NEIGHBOR_SOLICITATION;
 	read_upper_v6(s, ip.nexthdr, skb, ETH_HLEN + sizeof(ip));
 	return 1;
 }

@@ -82,10 +82,12 @@ static __always_inline void read_upper_v6(struct summary *s, __u8 protocol, cons
 static __always_inline int read_v6(struct summary *s, const void *data, const void *end)
 {
 	const struct ipv6hdr *ip = data;
+	const __u8 *type = (const void *)(ip + 1);
 
 	if ((const void *)(ip + 1) > end)
 		return 0;
 	__builtin_memcpy(s->destination, &ip->daddr, 16);
+	s->is_solicitation = may_be_neighbors(ip) && (const void *)(type + 1) <= end && *type == NEIGHBOR_SOLICITATION;
 	read_upper_v6(s, ip->nexthdr, ip + 1, end);
 	return 1;
 }

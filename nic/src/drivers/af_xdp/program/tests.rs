@@ -156,6 +156,29 @@ fn only_the_destination_prefix_decides() {
     }
 }
 
+/// The owner of a VIP on the segment answers them, which is the speaker.
+#[test]
+fn neighbour_solicitations_are_the_kernels() {
+    let Some(mut loose) = filter_or_skip("neighbour_solicitations_are_the_kernels") else { return };
+    loose.set(&["2001:db8:a::/64"], &[], false);
+    let icmp = |hop_limit: u8, rest: &[u8]| {
+        let mut frame = v6("2001:db8:a::1", 58, rest);
+        frame[14 + 7] = hop_limit;
+        frame
+    };
+    assert!(!loose.is_ours(&icmp(255, &[135, 0, 0, 0])));
+    let ours = [
+        icmp(254, &[135, 0, 0, 0]), // from beyond a router: none
+        icmp(255, &[128, 0, 0, 0]),
+        icmp(255, &[136, 0, 0, 0]),
+        icmp(255, &[2, 0, 0, 0]),
+        icmp(255, &[]),
+    ];
+    for (index, frame) in ours.iter().enumerate() {
+        assert!(loose.is_ours(frame), "case {index}");
+    }
+}
+
 #[test]
 fn of_our_own_addresses_only_tunnels_are_ours() {
     let Some(mut loose) = filter_or_skip("of_our_own_addresses_only_tunnels_are_ours") else {
