@@ -319,17 +319,23 @@ func (m *machine) isIn(state election.State) bool {
 func (m *machine) await(state election.State) {
 	m.t.Helper()
 	if !eventually(5*time.Second, func() bool { return m.isIn(state) }) {
+		m.signal(unix.SIGQUIT) // it says what it does
+		<-m.ended
 		m.t.Fatalf("machine %d is not %v: %+v", m.number, state, m.now())
 	}
 }
 
+// eventually counts the time in which this process runs: where the machine stands still for
+// seconds, nobody else could do anything either.
 func eventually(limit time.Duration, holds func() bool) bool {
-	for deadline := time.Now().Add(limit); !holds(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			return false
+	const pause = 2 * time.Millisecond
+	for range limit / pause {
+		if holds() {
+			return true
 		}
+		time.Sleep(pause)
 	}
-	return true
+	return false
 }
 
 // ask for the VIPs, as whoever sends to them does, and say what MAC addresses they have.
