@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 
 	"github.com/guideway/guideway/controller/web"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
+	"github.com/guideway/guideway/speaker/vrrp/election"
 )
 
 // established is the state of a session that routes go over.
@@ -106,7 +108,36 @@ func metricsOf(state *speakerv1.State, now time.Time) *prometheus.Registry {
 		}
 	}
 	registry.MustRegister(bfd)
+	ownershipMetrics(registry, state)
 	return registry
+}
+
+// ownershipMetrics where VRRP is configured.
+func ownershipMetrics(registry *prometheus.Registry, state *speakerv1.State) {
+	active := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "guideway_speaker_vrrp_active", Help: "1 for a VRRP virtual router (a group of VIPs in one family) whose VIPs this machine owns. Absent without vrrp in the config.",
+	}, []string{"vrid", "family"})
+	running := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "guideway_speaker_vrrp_running", Help: "1 for a VRRP virtual router that owns its VIPs or waits to own them; 0: `guideway show vrrp` has the reason. Absent without vrrp in the config.",
+	}, []string{"vrid", "family"})
+	registry.MustRegister(active, running)
+	for _, r := range state.GetVrrp() {
+		vrid, family := strconv.FormatUint(uint64(r.GetVrid()), 10), familyOf(r.GetIpv6())
+		active.WithLabelValues(vrid, family).Set(truth(r.GetState() == election.Active.String()))
+		running.WithLabelValues(vrid, family).Set(truth(r.GetState() != election.Initialize.String()))
+	}
+	counter := func(name, help string, value uint64) {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		c.Add(float64(value))
+		registry.MustRegister(c)
+	}
+	counts := state.GetVrrpCounts()
+	counter("guideway_speaker_vrrp_second_owners_total", "Claims of other machines to VIPs that this one owned: by an advertisement of lower priority, or by ARP or neighbor discovery. Two owners draw each other's packets; both forward them.", counts.GetSecondOwners())
+	counter("guideway_speaker_vrrp_advertisements_total", "VRRP advertisements that this machine sent.", counts.GetAdvertisementsSent())
+	counter("guideway_speaker_vrrp_answers_total", "Answers to ARP and neighbor solicitations for VIPs that this machine owns.", counts.GetAnswers())
+	counter("guideway_speaker_vrrp_answers_limited_total", "Questions about VIPs of this machine that were not answered, because answers have a limit by sender and in all.", counts.GetNotAnswered())
+	counter("guideway_speaker_vrrp_malformed_total", "Packets of VRRP, ARP or neighbor discovery that were dropped, as they are not what the standards have.", counts.GetMalformed())
+	counter("guideway_speaker_vrrp_sends_failed_total", "Advertisements, announcements and answers that the kernel did not take.", counts.GetSendsFailed())
 }
 
 func truth(holds bool) float64 {

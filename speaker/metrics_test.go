@@ -11,7 +11,9 @@ import (
 )
 
 func TestCountersTable(t *testing.T) {
-	state := &speakerv1.State{Neighbors: []*speakerv1.NeighborState{{Address: "10.0.0.254", Bfd: bfdDown}}}
+	state := &speakerv1.State{
+		Neighbors: []*speakerv1.NeighborState{{Address: "10.0.0.254", Bfd: bfdDown}}, Vrrp: []*speakerv1.VirtualRouter{{Vrid: 51, State: "backup"}},
+	}
 	counters.Write(t, "metrics of the speaker", metricsOf(state, time.Now()))
 }
 

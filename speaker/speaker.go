@@ -4,7 +4,7 @@
 //
 //	controller ─► Set ─► desired, kept on disk ─┐
 //	forwarder ─► health each 100 ms ─► judge ───┼─► decide ─► BGP sessions
-//	SIGTERM, age of the controller's last call ─┘
+//	SIGTERM, age of the controller's last call ─┘         └─► VRRP: VIPs owned
 //
 // One goroutine decides. It waits for nothing: not for a disk, not for BGP, not
 // for people.
@@ -34,6 +34,8 @@ import (
 	"github.com/guideway/guideway/speaker/bgp"
 	"github.com/guideway/guideway/speaker/health"
 	"github.com/guideway/guideway/speaker/judge"
+	"github.com/guideway/guideway/speaker/vrrp"
+	"github.com/guideway/guideway/speaker/vrrp/election"
 )
 
 const (
@@ -68,6 +70,7 @@ type process struct {
 	log     *slog.Logger
 	notify  notify.Notifier
 	applier *applier
+	owns    *ownership
 	keeper  *keeper
 
 	sets chan *speakerv1.SetRequest
@@ -128,15 +131,22 @@ func Run(ctx context.Context, options Options) error {
 	}
 	sessions := &sessionLog{log: p.log, said: map[netip.Addr]string{}}
 	p.applier = newApplier(p.log, bgp.New(p.log, sessions.heard))
+	// What this process runs outlives ctx: a stop takes its time.
+	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	p.owns = &ownership{begin: func() (*vrrp.Speaker, error) {
+		owner, err := vrrp.New(p.log, p.heardOwnership)
+		if err == nil {
+			tasks.Go(func() { owner.Run(work) })
+		}
+		return owner, err
+	}}
 	p.restore()
 	p.decide(time.Now()) // before it is asked what it does
 	servers, err := newServers(p, options.ControllerUser)
 	if err != nil {
 		return err
 	}
-	// What this process runs outlives ctx: a stop takes its time.
-	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopWork()
 	stopMetrics, err := p.serveMetrics(work, &tasks)
 	if err != nil {
 		return err
@@ -285,8 +295,9 @@ func (p *process) decide(now time.Time) {
 		want = worse(want)
 	}
 	p.applier.set(want)
+	p.owns.set(ownedOf(p.desired, election.Standing{Withheld: withheld, Slow: p.forwarder.Slow() != "" || !p.leaving.IsZero()}))
 	p.logChanges(now, withheld, absent)
-	p.shown.Store(&shown{desired: p.desired, want: want, slow: p.slow, revision: p.revision, withheld: withheld, problem: p.problem, absent: absent})
+	p.shown.Store(&shown{desired: p.desired, want: want, slow: p.slow, revision: p.revision, withheld: withheld, problem: cmp.Or(p.problem, p.owns.refused), absent: absent})
 }
 
 // whyWithheld is why nothing is announced; empty: what is desired is.
@@ -371,6 +382,7 @@ func (p *process) state() *speakerv1.State {
 	if !shown.absent.IsZero() {
 		state.ControllerAbsentSince = timestamppb.New(shown.absent)
 	}
+	p.owns.describe(state, shown.desired.GetVrrp() != nil)
 	for _, n := range p.applier.bgp.States() {
 		desired := desiredNeighbor(shown.desired, n.Address)
 		state.Neighbors = append(state.Neighbors, &speakerv1.NeighborState{

@@ -28,6 +28,7 @@ import (
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
 )
 
 // FormerConfig is what runs before another is applied.
@@ -72,8 +73,12 @@ func (f *FakeController) GetState(context.Context, *controllerv1.GetStateRequest
 			{Service: "web", Name: "web-1", Address: "10.1.0.11", Weight: 2, State: "active", Reason: "ok: status 200"},
 			{Service: "web", Name: "web-2", Address: "10.1.0.12", Weight: 1, State: "down", Reason: "ok: status 503, wanted 200"},
 		},
-		Routes:    []*controllerv1.Route{{Prefix: "203.0.113.10/32", Reason: "no backend", Services: []string{"web"}, Communities: []string{"64512:100", "64512:1:2"}}},
-		Peers:     []*controllerv1.Peer{{Name: "lb-2", Addresses: []string{"10.0.0.2"}, Healthy: true, Reason: "answers"}, {Name: "lb-3", Addresses: []string{"10.0.0.3"}, Reason: "no answer"}},
+		Routes: []*controllerv1.Route{{Prefix: "203.0.113.10/32", Reason: "no backend", Services: []string{"web"}, Communities: []string{"64512:100", "64512:1:2"}}},
+		Peers:  []*controllerv1.Peer{{Name: "lb-2", Addresses: []string{"10.0.0.2"}, Healthy: true, Reason: "answers"}, {Name: "lb-3", Addresses: []string{"10.0.0.3"}, Reason: "no answer"}},
+		Vrrp: []*speakerv1.VirtualRouter{
+			{Vrid: 51, State: "active", Priority: 250, Vips: []string{"203.0.113.10"}},
+			{Vrid: 52, Ipv6: true, State: "backup", Priority: 242, Owner: "fe80::2", OwnerPriority: 250, Reason: "started", Vips: []string{"2001:db8:a::10"}},
+		},
 		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", Asn: 64513, State: "active", Attributes: []string{"med 10", "prepend 2"}, Bfd: "down", Reason: "hold-timer-expired"}},
 	}, nil
 }

@@ -158,6 +158,7 @@ func examine(ctx context.Context, m machine.Machine, h host) []finding {
 	p.devices(ctx)
 	p.speaker(ctx, m)
 	p.bgp()
+	p.vrrp()
 	p.peers()
 	p.probes(ctx)
 	p.backends()
@@ -501,6 +502,30 @@ func (p *diagnosis) bgp() {
 	}
 	for _, reason := range reasons.reasons {
 		p.add(gradeWarn, "route", "%s not announced: %s", reasons.subject(reason), reason)
+	}
+}
+
+// vrrp: a virtual router that does not run has its reason, and of two owners one is wrong.
+func (p *diagnosis) vrrp() {
+	routers := p.state.GetVrrp()
+	active := 0
+	var reasons alike
+	for _, r := range routers {
+		switch name := fmt.Sprintf("virtual router %d", r.GetVrid()); {
+		case r.GetState() == "active":
+			active++
+		case r.GetState() == "initialize" && !p.isMachines(r.GetReason()):
+			reasons.add(name, r.GetReason())
+		}
+	}
+	for _, reason := range reasons.reasons {
+		p.add(gradeFail, "vrrp", "%s not running: %s", reasons.subject(reason), reason)
+	}
+	if n := p.state.GetVrrpCounts().GetSecondOwners(); n > 0 {
+		p.add(gradeWarn, "vrrp", "another machine claimed VIPs that this one owned (%d times): does it hear this one's advertisements (protocol 112, 224.0.0.18 and ff02::12), and has no other host these addresses? The speaker's log says who", n)
+	}
+	if len(routers) > 0 && len(reasons.reasons) == 0 {
+		p.add(gradeOK, "vrrp", "this machine owns the VIPs of %d of %d virtual routers", active, len(routers))
 	}
 }
 

@@ -29,6 +29,7 @@ func Command() *cobra.Command {
 		showVerb("config", "Show the running configuration: its source, and whether it is the newest", showConfig),
 		showVerb("drops", "Show dropped packets by reason, with the usual causes", showDrops),
 		showVerb("peers", "Show the other load balancers, as this one reaches them through the tunnel", showPeers),
+		showVerb("vrrp", "Show which machine owns which VIPs by VRRP, and why", showVRRP),
 		showVerb("bgp", "Show BGP sessions and routes, and why a route is not announced", showBGP),
 	)
 }

@@ -17,6 +17,8 @@ import (
 const (
 	NoBGP     = "BGP is not configured"
 	NoSession = "no BGP session is established"
+	// Owned VIPs need no router.
+	Owned = "owned by VRRP"
 )
 
 // Describe translates a view; neighbors, version and source are the caller's

@@ -157,10 +157,10 @@ func (s *State) setRoute(r *routeState, route Route, desired bool, reason, withh
 // noteRoute where routers can have it.
 func (s *State) noteRoute(prefix string, announced bool, reason string) {
 	switch {
-	case s.current.config.BGP == nil:
+	case !s.current.config.Announces():
 	case !announced:
 		s.note("route", prefix, "announced", "withdrawn", reason)
-	case !s.sessionUp():
+	case s.current.config.BGP != nil && !s.sessionUp():
 		s.note("route", prefix, "withdrawn", "announced", "its services have backends; no BGP session is established yet")
 	default:
 		s.note("route", prefix, "withdrawn", "announced", "its services have backends")
@@ -185,7 +185,7 @@ func (s *State) whyNoRoutes() whyNoRoutes {
 		return whyNoRoutes{undecided: cmp.Or(forwarder, undecided)}
 	}
 	speaker := ""
-	if s.current.config.BGP != nil && s.speaker.reason != "" {
+	if s.current.config.Announces() && s.speaker.reason != "" {
 		speaker = "speaker: " + s.speaker.reason
 	}
 	return whyNoRoutes{withheld: cmp.Or(forwarder, speaker), draining: draining}
@@ -201,7 +201,7 @@ func (s *State) whyUndecided() string {
 		return "the forwarder refuses the plan: " + f.refusal
 	case f.accepted == 0:
 		return "waiting for the forwarder to accept the plan"
-	case s.current.config.BGP != nil && !s.speaker.met:
+	case s.current.config.Announces() && !s.speaker.met:
 		return "speaker: " + s.speaker.reason
 	}
 	return ""

@@ -35,6 +35,7 @@ func (b *builder) build() {
 	b.warnAgentsNotProbed()
 	b.tunnelViews()
 	b.bgp()
+	b.vrrp()
 	b.speaker()
 	b.config.MoveAgeMax = duration(b.schema.GetMoveAgeMax(), moveAgeMaxDefault)
 	b.forwarder()

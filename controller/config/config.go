@@ -36,8 +36,10 @@ type Config struct {
 	HealthChecks []HealthCheck
 	// Every backend that a pool has, once, in order of name.
 	Backends []Backend
-	// nil: nothing is announced.
-	BGP     *BGP
+	// nil: nothing is announced to routers.
+	BGP *BGP
+	// nil: no VIP is owned on a segment.
+	VRRP    *VRRP
 	Speaker Speaker
 	// When a move of a stateless service's buckets closes at the latest.
 	MoveAgeMax time.Duration
@@ -310,6 +312,26 @@ type HealthCheck struct {
 
 // Kind is the field that gives it, like `http`.
 func (h *HealthCheck) Kind() string { return check.Kind(h.Check) }
+
+// Announces: the speaker has to be there.
+func (c *Config) Announces() bool { return c.BGP != nil || c.VRRP != nil }
+
+// VRRP is how VIPs are owned on a segment.
+type VRRP struct {
+	Interface string
+	Interval  time.Duration
+	// In checksums over IPv4.
+	PseudoHeader bool
+	// At least one.
+	Groups []VRRPGroup
+}
+
+// VRRPGroup of VIPs that have one owner.
+type VRRPGroup struct {
+	VRID uint8
+	// Empty: it shares all VIPs that no group lists with others of the kind.
+	VIPs []netip.Addr
+}
 
 // BGP is how VIPs are announced.
 type BGP struct {

@@ -74,6 +74,10 @@ func (r Reader) chooseMachine(schema *configv1.Config, report *reporter) {
 	override(d, at, "bgp", &schema.Bgp, entry.Bgp)
 	override(d, at, "api", &schema.Api, entry.Api)
 	override(d, at, "etcd", &schema.Etcd, entry.Etcd)
+	if entry.VrrpInterface != nil && schema.Vrrp != nil {
+		d.alias("vrrp.interface", at+".vrrp_interface")
+		schema.Vrrp.Interface = entry.GetVrrpInterface()
+	}
 	if entry.SecretFile != nil {
 		d.alias("cluster.secret_file", at+".secret_file")
 		if schema.Cluster == nil {

@@ -36,10 +36,12 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/apitest"
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
+	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
 	"github.com/guideway/guideway/speaker/health"
 )
 
@@ -390,6 +392,28 @@ func announced(state *controllerv1.GetStateResponse) bool {
 	return len(state.Routes) == 1 && !state.Routes[0].Announced && state.Routes[0].Reason == api.NoBGP
 }
 
+func TestAVIPThatAnotherMachineOwnsIsNotAnnouncedHere(t *testing.T) {
+	for name, c := range map[string]struct {
+		router    *speakerv1.VirtualRouter
+		announced bool
+		reason    string
+	}{
+		"owned here":   {&speakerv1.VirtualRouter{State: "active"}, true, ""},
+		"owned there":  {&speakerv1.VirtualRouter{State: "backup", Owner: "10.0.0.2"}, false, "VRRP: 10.0.0.2 owns it"},
+		"not running":  {&speakerv1.VirtualRouter{State: "initialize", Reason: "the link is down"}, false, "VRRP: the link is down"},
+		"not yet told": {&speakerv1.VirtualRouter{}, false, "the speaker does not know it yet"},
+	} {
+		if c.router.State != "" {
+			c.router.Vips = []string{"203.0.113.9", "203.0.113.10"}
+		}
+		state := &controllerv1.GetStateResponse{Routes: []*controllerv1.Route{{Prefix: "203.0.113.10/32", Announced: true}}, Vrrp: []*speakerv1.VirtualRouter{c.router}}
+		describeUnheard(state, &config.Config{VRRP: &config.VRRP{}})
+		if r := state.Routes[0]; r.Announced != c.announced || r.Reason != c.reason {
+			t.Errorf("%s: %v", name, r)
+		}
+	}
+}
+
 func TestNothingIsAnnouncedThatNoRouterHas(t *testing.T) {
 	neighbor := func(state string) []*controllerv1.Neighbor {
 		return []*controllerv1.Neighbor{{Address: "10.0.0.254", State: state}, {Address: "10.0.0.253", State: "active"}}
@@ -408,7 +432,11 @@ func TestNothingIsAnnouncedThatNoRouterHas(t *testing.T) {
 		state := &controllerv1.GetStateResponse{Neighbors: c.neighbors, Routes: []*controllerv1.Route{
 			{Prefix: "203.0.113.10/32", Announced: true, GracefulShutdown: true}, {Prefix: "203.0.113.11/32", Reason: "no backend"},
 		}}
-		describeUnheard(state)
+		inUse := &config.Config{}
+		if c.neighbors != nil {
+			inUse.BGP = &config.BGP{}
+		}
+		describeUnheard(state, inUse)
 		if r := state.Routes[0]; r.Announced != c.announced || r.GracefulShutdown != c.announced || r.Reason != c.reason {
 			t.Errorf("%s: %v", name, r)
 		}

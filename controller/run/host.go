@@ -4,10 +4,12 @@ package run
 // metrics.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -17,6 +19,7 @@ import (
 	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
 )
 
 func forwarderSocket(runDir string) string { return filepath.Join(runDir, "forwarder.sock") }
@@ -41,24 +44,42 @@ func (c *Controller) StateOf(ctx context.Context, request *controllerv1.GetState
 	state.Version = c.options.Version
 	state.Config.Source, state.Config.NotKept, state.Config.Etcd = loaded.From, c.configs.NotKept(), c.configs.Etcd().Describe()
 	c.describeSpeaker(state, neighbors)
-	describeUnheard(state)
+	describeUnheard(state, loaded.Parsed)
 	return state, nil
 }
 
-// describeUnheard: what no router hears is not announced, although the speaker has it.
-func describeUnheard(state *controllerv1.GetStateResponse) {
+// describeUnheard: what no router hears, and no owner of a VIP answers for, is not announced,
+// although the speaker has it.
+func describeUnheard(state *controllerv1.GetStateResponse, config *config.Config) {
 	reason := api.NoSession
 	switch {
-	case len(state.Neighbors) == 0:
+	case config.BGP == nil:
 		reason = api.NoBGP
 	case slices.ContainsFunc(state.Neighbors, func(n *controllerv1.Neighbor) bool { return n.State == "established" }):
 		return
 	}
 	for _, r := range state.Routes {
-		if r.Announced {
-			r.Announced, r.GracefulShutdown, r.Reason = false, false, reason
+		if why := cmp.Or(notOwned(state, r.Prefix, config.VRRP != nil), reason); r.Announced && why != api.Owned {
+			r.Announced, r.GracefulShutdown, r.Reason = false, false, why
 		}
 	}
+}
+
+// notOwned says why this machine does not own a VIP, or that it does; empty: nobody is to.
+func notOwned(state *controllerv1.GetStateResponse, prefix string, isConfigured bool) string {
+	vip, _, _ := strings.Cut(prefix, "/")
+	at := slices.IndexFunc(state.Vrrp, func(r *speakerv1.VirtualRouter) bool { return slices.Contains(r.Vips, vip) })
+	switch {
+	case !isConfigured:
+		return ""
+	case at < 0:
+		return cmp.Or(state.Speaker.GetProblem(), state.Speaker.GetWithheld(), "the speaker does not know it yet")
+	case state.Vrrp[at].State == "active":
+		return api.Owned
+	case state.Vrrp[at].State == "backup":
+		return "VRRP: " + cmp.Or(state.Vrrp[at].Owner, "another machine") + " owns it"
+	}
+	return "VRRP: " + state.Vrrp[at].Reason
 }
 
 // describeSpeaker adds what the speaker says; where it does not answer, what
@@ -73,6 +94,7 @@ func (c *Controller) describeSpeaker(state *controllerv1.GetStateResponse, neigh
 		return
 	}
 	state.Speaker = &controllerv1.SpeakerState{Answers: true, Version: speaker.GetVersion(), Withheld: speaker.GetWithheld(), Problem: speaker.GetProblem(), NotKept: speaker.GetNotKept(), Slow: speaker.GetSlow()}
+	state.Vrrp, state.VrrpCounts = speaker.GetVrrp(), speaker.GetVrrpCounts()
 	for _, n := range speaker.GetNeighbors() {
 		neighbor := &controllerv1.Neighbor{Address: n.GetAddress(), Asn: n.GetAsn(), State: n.GetState(), Reason: n.GetReason(), Since: n.GetSince(), Attributes: n.GetAttributes(), Bfd: n.GetBfd()}
 		if n.GetState() == "established" {

@@ -228,6 +228,7 @@ var goTestsMayKnow = map[string][]string{
 	"cli":                        {"lab/topology", "controller/etcdtest"},
 	"controller/api":             {"controller/apitest"},
 	"controller/run":             {"controller/apitest", "controller/etcdtest"},
+	"speaker":                    {"lab/topology"},
 	"controller/sinks/fleet":     {"controller/etcdtest"},
 	"controller/sinks/forwarder": {"controller/apitest"},
 	"speaker/vrrp":               {"lab/topology"},

@@ -1,7 +1,7 @@
 package keepalived
 
-// What keepalived says of VRRP. There is none in this version: it is told, as facts that a
-// configuration of VRRP needs.
+// What keepalived says of VRRP. It is not converted but told, with the `vrrp` that does the
+// same: a machine with it would take the VIPs from keepalived when it starts.
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 )
 
 // vrrp is also the fate of what belongs to an instance.
-var vrrp = known{LeftOut, "there is no VRRP in this version"}
+var vrrp = known{LeftOut, "VRRP is not converted, so that nothing takes VIPs from keepalived by surprise: give `vrrp` (docs/vrrp.md)"}
 
 // vrrpInstance has the facts of one.
 type vrrpInstance struct {
@@ -31,7 +31,7 @@ func (c *conversion) vrrpInstance(i *item) {
 		c.Interface = instance.device
 	}
 	c.instances = append(c.instances, instance)
-	c.note(nil, LeftOut, i, "%s: announce the addresses by BGP, or route them to this machine by hand (docs/start.md). %s", vrrp.why, instance.facts())
+	c.note(nil, LeftOut, i, "%s. %s", vrrp.why, instance.facts())
 }
 
 func readVRRPInstance(i *item) vrrpInstance {

@@ -16,21 +16,46 @@ import (
 
 // Encode joins the brain's routes with the config's sessions.
 func Encode(want brain.Desired, loadedAt time.Time) *speakerv1.Desired {
-	if want.Config == nil || want.Config.BGP == nil {
+	if want.Config == nil || !want.Config.Announces() {
 		return &speakerv1.Desired{}
 	}
-	bgp := want.Config.BGP
 	desired := &speakerv1.Desired{
-		Asn: bgp.ASN, RouterId: bgp.RouterID.String(), Generation: want.RoutesPlan, ConfigLoadedAt: timestamppb.New(loadedAt),
-		ControllerAbsentMax: AbsentMax(want.Config.Speaker.ControllerAbsentMax),
+		Generation: want.RoutesPlan, ConfigLoadedAt: timestamppb.New(loadedAt),
+		ControllerAbsentMax: AbsentMax(want.Config.Speaker.ControllerAbsentMax), Vrrp: encodeVRRP(want.Config),
 	}
-	for _, n := range bgp.Neighbors {
-		desired.Neighbors = append(desired.Neighbors, encodeNeighbor(n))
+	if bgp := want.Config.BGP; bgp != nil {
+		desired.Asn, desired.RouterId = bgp.ASN, bgp.RouterID.String()
+		for _, n := range bgp.Neighbors {
+			desired.Neighbors = append(desired.Neighbors, encodeNeighbor(n))
+		}
 	}
 	for _, r := range want.Routes {
 		desired.Routes = append(desired.Routes, encodeRoute(r))
 	}
 	return desired
+}
+
+func encodeVRRP(c *config.Config) *speakerv1.Vrrp {
+	if c.VRRP == nil {
+		return nil
+	}
+	vrrp := &speakerv1.Vrrp{Interface: c.VRRP.Interface, PseudoHeader: c.VRRP.PseudoHeader, Interval: durationpb.New(c.VRRP.Interval), Machine: c.Machine.Name, Machines: []string{c.Machine.Name}}
+	for _, peer := range c.Peers {
+		vrrp.Machines = append(vrrp.Machines, peer.Name)
+	}
+	for _, route := range c.Routes() {
+		if route.Prefix.IsSingleIP() {
+			vrrp.Vips = append(vrrp.Vips, route.Prefix.Addr().String())
+		}
+	}
+	for _, group := range c.VRRP.Groups {
+		encoded := &speakerv1.VrrpGroup{Vrid: uint32(group.VRID)}
+		for _, vip := range group.VIPs {
+			encoded.Vips = append(encoded.Vips, vip.String())
+		}
+		vrrp.Groups = append(vrrp.Groups, encoded)
+	}
+	return vrrp
 }
 
 func encodeNeighbor(n config.Neighbor) *speakerv1.Neighbor {

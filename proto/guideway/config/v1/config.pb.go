@@ -85,7 +85,10 @@ type Config struct {
 	// Several machines in one file, in place of `machine`: each takes the entry that has
 	// its host name, whole or up to the first dot, or that `--machine` names, and the
 	// others are its peers. Everything outside of the entries is for all of them.
-	Machines      []*MachineEntry `protobuf:"bytes,20,rep,name=machines,proto3" json:"machines,omitempty"`
+	Machines []*MachineEntry `protobuf:"bytes,20,rep,name=machines,proto3" json:"machines,omitempty"`
+	// Owning VIPs by VRRP, for machines and clients, or their router, on one segment
+	// without a BGP router (docs/vrrp.md). Beside `bgp` or in place of it.
+	Vrrp          *Vrrp `protobuf:"bytes,21,opt,name=vrrp,proto3" json:"vrrp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -246,6 +249,13 @@ func (x *Config) GetMachines() []*MachineEntry {
 	return nil
 }
 
+func (x *Config) GetVrrp() *Vrrp {
+	if x != nil {
+		return x.Vrrp
+	}
+	return nil
+}
+
 // A machine of several, and what is its own: each of these fields takes the place of
 // the one outside.
 type MachineEntry struct {
@@ -271,7 +281,9 @@ type MachineEntry struct {
 	// As the field of this name outside, for this machine alone.
 	Etcd *Etcd `protobuf:"bytes,10,opt,name=etcd,proto3" json:"etcd,omitempty"`
 	// As `cluster.secret_file`.
-	SecretFile    *string `protobuf:"bytes,11,opt,name=secret_file,json=secretFile,proto3,oneof" json:"secret_file,omitempty"`
+	SecretFile *string `protobuf:"bytes,11,opt,name=secret_file,json=secretFile,proto3,oneof" json:"secret_file,omitempty"`
+	// As `vrrp.interface`.
+	VrrpInterface *string `protobuf:"bytes,12,opt,name=vrrp_interface,json=vrrpInterface,proto3,oneof" json:"vrrp_interface,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,6 +391,13 @@ func (x *MachineEntry) GetEtcd() *Etcd {
 func (x *MachineEntry) GetSecretFile() string {
 	if x != nil && x.SecretFile != nil {
 		return *x.SecretFile
+	}
+	return ""
+}
+
+func (x *MachineEntry) GetVrrpInterface() string {
+	if x != nil && x.VrrpInterface != nil {
+		return *x.VrrpInterface
 	}
 	return ""
 }
@@ -3011,6 +3030,141 @@ func (x *IcmpCheck) GetSize() uint32 {
 	return 0
 }
 
+// VRRP version 3 (RFC 9568), both families: for each group of VIPs one machine, its owner,
+// answers ARP and neighbour solicitations. Each machine of the cluster gets another order of
+// the groups by its name, so that all own some.
+type Vrrp struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The interface that clients, or the router with a route to the VIPs, are on. It has no
+	// VIP itself.
+	Interface string `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
+	// Virtual router id of the first group, the same on all machines and used by nobody else
+	// on the segment; each further group has the next one. Default: 51.
+	Vrid *uint32 `protobuf:"varint,2,opt,name=vrid,proto3,oneof" json:"vrid,omitempty"`
+	// Between two advertisements, the same on all machines, 10ms to 40s in steps of 10ms. A
+	// machine that dies is replaced after some 3.6 of them. Default: 100ms.
+	Interval *durationpb.Duration `protobuf:"bytes,3,opt,name=interval,proto3" json:"interval,omitempty"`
+	// Groups of VIPs that have one owner. One without `vips` shares, with others of the kind,
+	// all VIPs that no group lists: by a hash of the address. Default: as many without `vips`
+	// as there are machines.
+	Groups []*VrrpGroup `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
+	// Include a pseudo-header in checksums over IPv4, as keepalived and FRR before 8.5 do, which
+	// refuse others; both kinds are taken here. Default: false, as RFC 9568 has it.
+	PseudoHeader  bool `protobuf:"varint,5,opt,name=pseudo_header,json=pseudoHeader,proto3" json:"pseudo_header,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Vrrp) Reset() {
+	*x = Vrrp{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Vrrp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Vrrp) ProtoMessage() {}
+
+func (x *Vrrp) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Vrrp.ProtoReflect.Descriptor instead.
+func (*Vrrp) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Vrrp) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *Vrrp) GetVrid() uint32 {
+	if x != nil && x.Vrid != nil {
+		return *x.Vrid
+	}
+	return 0
+}
+
+func (x *Vrrp) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *Vrrp) GetGroups() []*VrrpGroup {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *Vrrp) GetPseudoHeader() bool {
+	if x != nil {
+		return x.PseudoHeader
+	}
+	return false
+}
+
+type VrrpGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Addresses of VIPs.
+	Vips          []string `protobuf:"bytes,1,rep,name=vips,proto3" json:"vips,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VrrpGroup) Reset() {
+	*x = VrrpGroup{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VrrpGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VrrpGroup) ProtoMessage() {}
+
+func (x *VrrpGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VrrpGroup.ProtoReflect.Descriptor instead.
+func (*VrrpGroup) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *VrrpGroup) GetVips() []string {
+	if x != nil {
+		return x.Vips
+	}
+	return nil
+}
+
 type Bgp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// This cluster's autonomous system number.
@@ -3039,7 +3193,7 @@ type Bgp struct {
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3051,7 +3205,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3064,7 +3218,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -3158,7 +3312,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3170,7 +3324,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3183,7 +3337,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -3275,7 +3429,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3287,7 +3441,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3300,7 +3454,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -3345,7 +3499,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3357,7 +3511,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3370,7 +3524,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -3419,7 +3573,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3431,7 +3585,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3444,7 +3598,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Interface) GetName() string {
@@ -3485,7 +3639,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +3651,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3510,7 +3664,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{39}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Metrics) GetListen() string {
@@ -3531,7 +3685,7 @@ var File_guideway_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xfe\a\n" +
+	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xac\b\n" +
 	"\x06Config\x125\n" +
 	"\acluster\x18\x01 \x01(\v2\x1b.guideway.config.v1.ClusterR\acluster\x12=\n" +
 	"\amachine\x18\x02 \x01(\v2\x1b.guideway.config.v1.MachineB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12.\n" +
@@ -3552,7 +3706,8 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\fmove_age_max\x18\x13 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\n" +
 	"moveAgeMax\x122\n" +
 	"\x06agents\x18\x12 \x01(\v2\x1a.guideway.config.v1.AgentsR\x06agents\x12<\n" +
-	"\bmachines\x18\x14 \x03(\v2 .guideway.config.v1.MachineEntryR\bmachinesJ\x04\b\r\x10\x0eR\bpath_mtu\"\xf0\x04\n" +
+	"\bmachines\x18\x14 \x03(\v2 .guideway.config.v1.MachineEntryR\bmachines\x12,\n" +
+	"\x04vrrp\x18\x15 \x01(\v2\x18.guideway.config.v1.VrrpR\x04vrrpJ\x04\b\r\x10\x0eR\bpath_mtu\"\xb8\x05\n" +
 	"\fMachineEntry\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12&\n" +
 	"\taddresses\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\taddresses\x126\n" +
@@ -3567,10 +3722,12 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x04etcd\x18\n" +
 	" \x01(\v2\x18.guideway.config.v1.EtcdR\x04etcd\x12-\n" +
 	"\vsecret_file\x18\v \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x02R\n" +
-	"secretFile\x88\x01\x01B\b\n" +
+	"secretFile\x88\x01\x01\x123\n" +
+	"\x0evrrp_interface\x18\f \x01(\tB\a\xbaH\x04r\x02\x10\x01H\x03R\rvrrpInterface\x88\x01\x01B\b\n" +
 	"\x06_shardB\x0e\n" +
 	"\f_probe_portsB\x0e\n" +
-	"\f_secret_file\"7\n" +
+	"\f_secret_fileB\x11\n" +
+	"\x0f_vrrp_interface\"7\n" +
 	"\x06Agents\x12$\n" +
 	"\x04port\x18\x01 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01H\x00R\x04port\x88\x01\x01B\a\n" +
 	"\x05_port\"\\\n" +
@@ -3879,7 +4036,17 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x04size\x18\x01 \x01(\rB\n" +
 	"\xbaH\a*\x05\x18\xf8\n" +
 	"(\x00H\x00R\x04size\x88\x01\x01B\a\n" +
-	"\x05_size\"\xc2\x02\n" +
+	"\x05_size\"\x8e\x02\n" +
+	"\x04Vrrp\x12'\n" +
+	"\tinterface\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x0fR\tinterface\x12#\n" +
+	"\x04vrid\x18\x02 \x01(\rB\n" +
+	"\xbaH\a*\x05\x18\xff\x01(\x01H\x00R\x04vrid\x88\x01\x01\x12H\n" +
+	"\binterval\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x02\b(2\x05\x10\x80\xad\xe2\x04R\binterval\x12@\n" +
+	"\x06groups\x18\x04 \x03(\v2\x1d.guideway.config.v1.VrrpGroupB\t\xbaH\x06\x92\x01\x03\x10\xff\x01R\x06groups\x12#\n" +
+	"\rpseudo_header\x18\x05 \x01(\bR\fpseudoHeaderB\a\n" +
+	"\x05_vrid\"\x1f\n" +
+	"\tVrrpGroup\x12\x12\n" +
+	"\x04vips\x18\x01 \x03(\tR\x04vips\"\xc2\x02\n" +
 	"\x03Bgp\x12\x18\n" +
 	"\x03asn\x18\x01 \x01(\rB\x06\xbaH\x03\xc8\x01\x01R\x03asn\x12D\n" +
 	"\tneighbors\x18\x02 \x03(\v2\x1c.guideway.config.v1.NeighborB\b\xbaH\x05\x92\x01\x02\b\x01R\tneighbors\x12*\n" +
@@ -3957,7 +4124,7 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
 	(*MachineEntry)(nil),        // 1: guideway.config.v1.MachineEntry
@@ -3993,13 +4160,15 @@ var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*DnsCheck)(nil),            // 31: guideway.config.v1.DnsCheck
 	(*UdpCheck)(nil),            // 32: guideway.config.v1.UdpCheck
 	(*IcmpCheck)(nil),           // 33: guideway.config.v1.IcmpCheck
-	(*Bgp)(nil),                 // 34: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 35: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 36: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 37: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 38: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 39: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 40: google.protobuf.Duration
+	(*Vrrp)(nil),                // 34: guideway.config.v1.Vrrp
+	(*VrrpGroup)(nil),           // 35: guideway.config.v1.VrrpGroup
+	(*Bgp)(nil),                 // 36: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 37: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 38: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 39: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 40: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 41: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 42: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	9,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
@@ -4010,61 +4179,64 @@ var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	14, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
 	21, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
 	24, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	34, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	37, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	39, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	36, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	39, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	41, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
 	4,  // 11: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
 	7,  // 12: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
 	3,  // 13: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
-	40, // 14: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
+	42, // 14: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
 	2,  // 15: guideway.config.v1.Config.agents:type_name -> guideway.config.v1.Agents
 	1,  // 16: guideway.config.v1.Config.machines:type_name -> guideway.config.v1.MachineEntry
-	37, // 17: guideway.config.v1.MachineEntry.forwarder:type_name -> guideway.config.v1.Forwarder
-	3,  // 18: guideway.config.v1.MachineEntry.speaker:type_name -> guideway.config.v1.Speaker
-	39, // 19: guideway.config.v1.MachineEntry.metrics:type_name -> guideway.config.v1.Metrics
-	34, // 20: guideway.config.v1.MachineEntry.bgp:type_name -> guideway.config.v1.Bgp
-	4,  // 21: guideway.config.v1.MachineEntry.api:type_name -> guideway.config.v1.Api
-	7,  // 22: guideway.config.v1.MachineEntry.etcd:type_name -> guideway.config.v1.Etcd
-	5,  // 23: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
-	6,  // 24: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
-	8,  // 25: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
-	18, // 26: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	19, // 27: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	20, // 28: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	16, // 29: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
-	15, // 30: guideway.config.v1.Service.mptcp:type_name -> guideway.config.v1.Mptcp
-	17, // 31: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
-	40, // 32: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	40, // 33: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	40, // 34: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	40, // 35: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	23, // 36: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	22, // 37: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
-	40, // 38: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
-	40, // 39: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
-	40, // 40: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
-	25, // 41: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	26, // 42: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
-	28, // 43: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	29, // 44: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
-	30, // 45: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
-	31, // 46: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
-	32, // 47: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
-	33, // 48: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
-	40, // 49: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	40, // 50: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	27, // 51: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
-	27, // 52: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
-	35, // 53: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	40, // 54: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	36, // 55: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	40, // 56: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	38, // 57: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	58, // [58:58] is the sub-list for method output_type
-	58, // [58:58] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	34, // 17: guideway.config.v1.Config.vrrp:type_name -> guideway.config.v1.Vrrp
+	39, // 18: guideway.config.v1.MachineEntry.forwarder:type_name -> guideway.config.v1.Forwarder
+	3,  // 19: guideway.config.v1.MachineEntry.speaker:type_name -> guideway.config.v1.Speaker
+	41, // 20: guideway.config.v1.MachineEntry.metrics:type_name -> guideway.config.v1.Metrics
+	36, // 21: guideway.config.v1.MachineEntry.bgp:type_name -> guideway.config.v1.Bgp
+	4,  // 22: guideway.config.v1.MachineEntry.api:type_name -> guideway.config.v1.Api
+	7,  // 23: guideway.config.v1.MachineEntry.etcd:type_name -> guideway.config.v1.Etcd
+	5,  // 24: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
+	6,  // 25: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
+	8,  // 26: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
+	18, // 27: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	19, // 28: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	20, // 29: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	16, // 30: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
+	15, // 31: guideway.config.v1.Service.mptcp:type_name -> guideway.config.v1.Mptcp
+	17, // 32: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
+	42, // 33: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	42, // 34: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	42, // 35: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	42, // 36: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	23, // 37: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	22, // 38: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	42, // 39: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	42, // 40: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	42, // 41: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	25, // 42: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	26, // 43: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	28, // 44: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	29, // 45: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	30, // 46: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	31, // 47: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	32, // 48: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	33, // 49: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	42, // 50: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	42, // 51: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	27, // 52: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	27, // 53: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	42, // 54: guideway.config.v1.Vrrp.interval:type_name -> google.protobuf.Duration
+	35, // 55: guideway.config.v1.Vrrp.groups:type_name -> guideway.config.v1.VrrpGroup
+	37, // 56: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	42, // 57: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	38, // 58: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	42, // 59: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	40, // 60: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -4098,18 +4270,19 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[32].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[33].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[34].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[35].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[36].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[37].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[38].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[39].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[40].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[41].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -9,8 +9,9 @@
 package controllerv1
 
 import (
-	v1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
-	v11 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	v11 "github.com/guideway/guideway/proto/guideway/fleet/v1"
+	v12 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	v1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -95,7 +96,10 @@ type GetStateResponse struct {
 	// Backends whose agents should speak to this machine and do not, in order of name.
 	SilentAgents []string `protobuf:"bytes,12,rep,name=silent_agents,json=silentAgents,proto3" json:"silent_agents,omitempty"`
 	// Backends whose agents' configs lack VIPs of their services, in order of name.
-	AgentsBehind  []string `protobuf:"bytes,13,rep,name=agents_behind,json=agentsBehind,proto3" json:"agents_behind,omitempty"`
+	AgentsBehind []string `protobuf:"bytes,13,rep,name=agents_behind,json=agentsBehind,proto3" json:"agents_behind,omitempty"`
+	// As the speaker says, by virtual router id, IPv4 first.
+	Vrrp          []*v1.VirtualRouter `protobuf:"bytes,14,rep,name=vrrp,proto3" json:"vrrp,omitempty"`
+	VrrpCounts    *v1.VrrpCounts      `protobuf:"bytes,15,opt,name=vrrp_counts,json=vrrpCounts,proto3" json:"vrrp_counts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -217,6 +221,20 @@ func (x *GetStateResponse) GetSilentAgents() []string {
 func (x *GetStateResponse) GetAgentsBehind() []string {
 	if x != nil {
 		return x.AgentsBehind
+	}
+	return nil
+}
+
+func (x *GetStateResponse) GetVrrp() []*v1.VirtualRouter {
+	if x != nil {
+		return x.Vrrp
+	}
+	return nil
+}
+
+func (x *GetStateResponse) GetVrrpCounts() *v1.VrrpCounts {
+	if x != nil {
+		return x.VrrpCounts
 	}
 	return nil
 }
@@ -619,7 +637,7 @@ type Etcd struct {
 	// Why this machine is not registered there; empty: it is.
 	NotRegistered string `protobuf:"bytes,10,opt,name=not_registered,json=notRegistered,proto3" json:"not_registered,omitempty"`
 	// The config that one machine alone runs. Absent: all are to run the same.
-	Canary        *v1.Canary `protobuf:"bytes,11,opt,name=canary,proto3" json:"canary,omitempty"`
+	Canary        *v11.Canary `protobuf:"bytes,11,opt,name=canary,proto3" json:"canary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -724,7 +742,7 @@ func (x *Etcd) GetNotRegistered() string {
 	return ""
 }
 
-func (x *Etcd) GetCanary() *v1.Canary {
+func (x *Etcd) GetCanary() *v11.Canary {
 	if x != nil {
 		return x.Canary
 	}
@@ -4194,7 +4212,7 @@ type GetFleetResponse struct {
 	Away   string                 `protobuf:"bytes,4,opt,name=away,proto3" json:"away,omitempty"`
 	ReadAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
 	// The config that one machine alone runs. Absent: all are to run the same.
-	Canary        *v1.Canary `protobuf:"bytes,6,opt,name=canary,proto3" json:"canary,omitempty"`
+	Canary        *v11.Canary `protobuf:"bytes,6,opt,name=canary,proto3" json:"canary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4264,7 +4282,7 @@ func (x *GetFleetResponse) GetReadAt() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *GetFleetResponse) GetCanary() *v1.Canary {
+func (x *GetFleetResponse) GetCanary() *v11.Canary {
 	if x != nil {
 		return x.Canary
 	}
@@ -4276,7 +4294,7 @@ type FleetMachine struct {
 	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Addresses []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// Absent: it is named by the config, and no controller of it is registered.
-	Registered *v1.Machine `protobuf:"bytes,3,opt,name=registered,proto3" json:"registered,omitempty"`
+	Registered *v11.Machine `protobuf:"bytes,3,opt,name=registered,proto3" json:"registered,omitempty"`
 	// What is known of one that is not registered.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -4327,7 +4345,7 @@ func (x *FleetMachine) GetAddresses() []string {
 	return nil
 }
 
-func (x *FleetMachine) GetRegistered() *v1.Machine {
+func (x *FleetMachine) GetRegistered() *v11.Machine {
 	if x != nil {
 		return x.Registered
 	}
@@ -4452,9 +4470,9 @@ var File_guideway_controller_v1_controller_proto protoreflect.FileDescriptor
 
 const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
-	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dguideway/fleet/v1/fleet.proto\x1a%guideway/forwarder/v1/forwarder.proto\"<\n" +
+	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dguideway/fleet/v1/fleet.proto\x1a%guideway/forwarder/v1/forwarder.proto\x1a!guideway/speaker/v1/speaker.proto\"<\n" +
 	"\x0fGetStateRequest\x12)\n" +
-	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xac\x05\n" +
+	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xa6\x06\n" +
 	"\x10GetStateResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x129\n" +
 	"\amachine\x18\x02 \x01(\v2\x1f.guideway.controller.v1.MachineR\amachine\x126\n" +
@@ -4469,7 +4487,10 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	" \x03(\v2\x1c.guideway.controller.v1.PeerR\x05peers\x12>\n" +
 	"\aspeaker\x18\v \x01(\v2$.guideway.controller.v1.SpeakerStateR\aspeaker\x12#\n" +
 	"\rsilent_agents\x18\f \x03(\tR\fsilentAgents\x12#\n" +
-	"\ragents_behind\x18\r \x03(\tR\fagentsBehind\"\xbf\x01\n" +
+	"\ragents_behind\x18\r \x03(\tR\fagentsBehind\x126\n" +
+	"\x04vrrp\x18\x0e \x03(\v2\".guideway.speaker.v1.VirtualRouterR\x04vrrp\x12@\n" +
+	"\vvrrp_counts\x18\x0f \x01(\v2\x1f.guideway.speaker.v1.VrrpCountsR\n" +
+	"vrrpCounts\"\xbf\x01\n" +
 	"\fSpeakerState\x12\x18\n" +
 	"\aanswers\x18\x01 \x01(\bR\aanswers\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -4916,16 +4937,18 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*FleetMachine)(nil),               // 53: guideway.controller.v1.FleetMachine
 	(*RestartRequest)(nil),             // 54: guideway.controller.v1.RestartRequest
 	(*RestartResponse)(nil),            // 55: guideway.controller.v1.RestartResponse
-	(*timestamppb.Timestamp)(nil),      // 56: google.protobuf.Timestamp
-	(*v1.Canary)(nil),                  // 57: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 58: google.protobuf.Duration
-	(*v1.Machine)(nil),                 // 59: guideway.fleet.v1.Machine
-	(*v11.GetCountersRequest)(nil),     // 60: guideway.forwarder.v1.GetCountersRequest
-	(*v11.GetConnectionsRequest)(nil),  // 61: guideway.forwarder.v1.GetConnectionsRequest
-	(*v11.GetDropSamplesRequest)(nil),  // 62: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v11.GetCountersResponse)(nil),    // 63: guideway.forwarder.v1.GetCountersResponse
-	(*v11.GetConnectionsResponse)(nil), // 64: guideway.forwarder.v1.GetConnectionsResponse
-	(*v11.GetDropSamplesResponse)(nil), // 65: guideway.forwarder.v1.GetDropSamplesResponse
+	(*v1.VirtualRouter)(nil),           // 56: guideway.speaker.v1.VirtualRouter
+	(*v1.VrrpCounts)(nil),              // 57: guideway.speaker.v1.VrrpCounts
+	(*timestamppb.Timestamp)(nil),      // 58: google.protobuf.Timestamp
+	(*v11.Canary)(nil),                 // 59: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 60: google.protobuf.Duration
+	(*v11.Machine)(nil),                // 61: guideway.fleet.v1.Machine
+	(*v12.GetCountersRequest)(nil),     // 62: guideway.forwarder.v1.GetCountersRequest
+	(*v12.GetConnectionsRequest)(nil),  // 63: guideway.forwarder.v1.GetConnectionsRequest
+	(*v12.GetDropSamplesRequest)(nil),  // 64: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v12.GetCountersResponse)(nil),    // 65: guideway.forwarder.v1.GetCountersResponse
+	(*v12.GetConnectionsResponse)(nil), // 66: guideway.forwarder.v1.GetConnectionsResponse
+	(*v12.GetDropSamplesResponse)(nil), // 67: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	3,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
@@ -4937,97 +4960,99 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	20, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
 	21, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	2,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
-	4,  // 9: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	56, // 10: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	56, // 11: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	56, // 12: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	56, // 13: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
-	6,  // 14: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	56, // 15: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	57, // 16: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	56, // 17: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
-	4,  // 18: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
-	9,  // 19: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
-	58, // 20: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
-	12, // 21: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
-	13, // 22: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
-	10, // 23: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
-	11, // 24: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
-	56, // 25: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
-	56, // 26: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
-	56, // 27: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	14, // 28: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	17, // 29: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	58, // 30: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	58, // 31: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	56, // 32: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	18, // 33: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	58, // 34: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	56, // 35: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	56, // 36: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	56, // 37: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	56, // 38: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	56, // 39: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	58, // 40: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	58, // 41: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	30, // 42: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	36, // 43: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	38, // 44: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	41, // 45: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	35, // 46: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
-	33, // 47: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
-	34, // 48: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
-	37, // 49: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	39, // 50: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	40, // 51: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	40, // 52: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	30, // 53: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	43, // 54: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	48, // 55: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	56, // 56: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	48, // 57: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	30, // 58: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	53, // 59: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	56, // 60: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	57, // 61: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	59, // 62: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	0,  // 63: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	15, // 64: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	22, // 65: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	31, // 66: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	42, // 67: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	45, // 68: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	54, // 69: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	46, // 70: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	49, // 71: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	24, // 72: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	26, // 73: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	28, // 74: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	51, // 75: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	60, // 76: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	61, // 77: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	62, // 78: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 79: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	16, // 80: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	23, // 81: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	32, // 82: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	44, // 83: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	44, // 84: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	55, // 85: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	47, // 86: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	50, // 87: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	25, // 88: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	27, // 89: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	29, // 90: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	52, // 91: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	63, // 92: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	64, // 93: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	65, // 94: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	79, // [79:95] is the sub-list for method output_type
-	63, // [63:79] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	56, // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
+	57, // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
+	4,  // 11: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
+	58, // 12: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	58, // 13: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	58, // 14: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	58, // 15: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	6,  // 16: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
+	58, // 17: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	59, // 18: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	58, // 19: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	4,  // 20: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
+	9,  // 21: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
+	60, // 22: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	12, // 23: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
+	13, // 24: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
+	10, // 25: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
+	11, // 26: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
+	58, // 27: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	58, // 28: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	58, // 29: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	14, // 30: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	17, // 31: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	60, // 32: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	60, // 33: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	58, // 34: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	18, // 35: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	60, // 36: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	58, // 37: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	58, // 38: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	58, // 39: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	58, // 40: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	58, // 41: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	60, // 42: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	60, // 43: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	30, // 44: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	36, // 45: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	38, // 46: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	41, // 47: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	35, // 48: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
+	33, // 49: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
+	34, // 50: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
+	37, // 51: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	39, // 52: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	40, // 53: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	40, // 54: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	30, // 55: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	43, // 56: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	48, // 57: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	58, // 58: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	48, // 59: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	30, // 60: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
+	53, // 61: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	58, // 62: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	59, // 63: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	61, // 64: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	0,  // 65: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	15, // 66: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	22, // 67: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	31, // 68: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	42, // 69: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	45, // 70: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	54, // 71: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	46, // 72: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	49, // 73: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	24, // 74: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	26, // 75: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	28, // 76: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	51, // 77: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	62, // 78: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	63, // 79: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	64, // 80: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 81: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	16, // 82: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	23, // 83: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	32, // 84: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	44, // 85: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	44, // 86: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	55, // 87: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	47, // 88: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	50, // 89: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	25, // 90: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	27, // 91: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	29, // 92: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	52, // 93: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	65, // 94: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	66, // 95: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	67, // 96: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	81, // [81:97] is the sub-list for method output_type
+	65, // [65:81] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }

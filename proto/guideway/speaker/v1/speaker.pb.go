@@ -261,8 +261,10 @@ type Desired struct {
 	ControllerAbsentMax *durationpb.Duration `protobuf:"bytes,6,opt,name=controller_absent_max,json=controllerAbsentMax,proto3" json:"controller_absent_max,omitempty"`
 	// When it changes, the password files are read anew.
 	ConfigLoadedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=config_loaded_at,json=configLoadedAt,proto3" json:"config_loaded_at,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Absent: no VIP is owned on a segment.
+	Vrrp          *Vrrp `protobuf:"bytes,8,opt,name=vrrp,proto3" json:"vrrp,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Desired) Reset() {
@@ -344,6 +346,163 @@ func (x *Desired) GetConfigLoadedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Desired) GetVrrp() *Vrrp {
+	if x != nil {
+		return x.Vrrp
+	}
+	return nil
+}
+
+// VRRP owns those of the routes that are single addresses.
+type Vrrp struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Interface string                 `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
+	Interval  *durationpb.Duration   `protobuf:"bytes,2,opt,name=interval,proto3" json:"interval,omitempty"`
+	Groups    []*VrrpGroup           `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
+	// This machine's name, and all of the cluster's, from which priorities follow.
+	Machine  string   `protobuf:"bytes,4,opt,name=machine,proto3" json:"machine,omitempty"`
+	Machines []string `protobuf:"bytes,5,rep,name=machines,proto3" json:"machines,omitempty"`
+	// Single addresses that this machine's services have. A group of which some are no routes
+	// now, or not for long, is better left to another machine.
+	Vips []string `protobuf:"bytes,6,rep,name=vips,proto3" json:"vips,omitempty"`
+	// In checksums over IPv4.
+	PseudoHeader  bool `protobuf:"varint,7,opt,name=pseudo_header,json=pseudoHeader,proto3" json:"pseudo_header,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Vrrp) Reset() {
+	*x = Vrrp{}
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Vrrp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Vrrp) ProtoMessage() {}
+
+func (x *Vrrp) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Vrrp.ProtoReflect.Descriptor instead.
+func (*Vrrp) Descriptor() ([]byte, []int) {
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Vrrp) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *Vrrp) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *Vrrp) GetGroups() []*VrrpGroup {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *Vrrp) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *Vrrp) GetMachines() []string {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+func (x *Vrrp) GetVips() []string {
+	if x != nil {
+		return x.Vips
+	}
+	return nil
+}
+
+func (x *Vrrp) GetPseudoHeader() bool {
+	if x != nil {
+		return x.PseudoHeader
+	}
+	return false
+}
+
+type VrrpGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vrid  uint32                 `protobuf:"varint,1,opt,name=vrid,proto3" json:"vrid,omitempty"`
+	// Empty: it shares all that no group lists with others of the kind.
+	Vips          []string `protobuf:"bytes,2,rep,name=vips,proto3" json:"vips,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VrrpGroup) Reset() {
+	*x = VrrpGroup{}
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VrrpGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VrrpGroup) ProtoMessage() {}
+
+func (x *VrrpGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VrrpGroup.ProtoReflect.Descriptor instead.
+func (*VrrpGroup) Descriptor() ([]byte, []int) {
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *VrrpGroup) GetVrid() uint32 {
+	if x != nil {
+		return x.Vrid
+	}
+	return 0
+}
+
+func (x *VrrpGroup) GetVips() []string {
+	if x != nil {
+		return x.Vips
+	}
+	return nil
+}
+
 type Neighbor struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
@@ -368,7 +527,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[6]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +539,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[6]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +552,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{6}
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -483,7 +642,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[7]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -495,7 +654,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[7]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -508,7 +667,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{7}
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -538,7 +697,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[8]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +709,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[8]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +722,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{8}
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Route) GetPrefix() string {
@@ -612,7 +771,7 @@ type LargeCommunity struct {
 
 func (x *LargeCommunity) Reset() {
 	*x = LargeCommunity{}
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[9]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +783,7 @@ func (x *LargeCommunity) String() string {
 func (*LargeCommunity) ProtoMessage() {}
 
 func (x *LargeCommunity) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[9]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +796,7 @@ func (x *LargeCommunity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LargeCommunity.ProtoReflect.Descriptor instead.
 func (*LargeCommunity) Descriptor() ([]byte, []int) {
-	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{9}
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LargeCommunity) GetGlobal() uint32 {
@@ -680,14 +839,18 @@ type State struct {
 	// Why the desired state is not on disk; empty: it is.
 	NotKept string `protobuf:"bytes,10,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`
 	// What is slow, so that routes are announced as worse ones; empty: nothing.
-	Slow          string `protobuf:"bytes,11,opt,name=slow,proto3" json:"slow,omitempty"`
+	Slow string `protobuf:"bytes,11,opt,name=slow,proto3" json:"slow,omitempty"`
+	// By virtual router id, IPv4 first.
+	Vrrp []*VirtualRouter `protobuf:"bytes,12,rep,name=vrrp,proto3" json:"vrrp,omitempty"`
+	// Since the start. Absent: no VRRP.
+	VrrpCounts    *VrrpCounts `protobuf:"bytes,13,opt,name=vrrp_counts,json=vrrpCounts,proto3" json:"vrrp_counts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *State) Reset() {
 	*x = State{}
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[10]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +862,7 @@ func (x *State) String() string {
 func (*State) ProtoMessage() {}
 
 func (x *State) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[10]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +875,7 @@ func (x *State) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use State.ProtoReflect.Descriptor instead.
 func (*State) Descriptor() ([]byte, []int) {
-	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{10}
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *State) GetVersion() string {
@@ -792,6 +955,244 @@ func (x *State) GetSlow() string {
 	return ""
 }
 
+func (x *State) GetVrrp() []*VirtualRouter {
+	if x != nil {
+		return x.Vrrp
+	}
+	return nil
+}
+
+func (x *State) GetVrrpCounts() *VrrpCounts {
+	if x != nil {
+		return x.VrrpCounts
+	}
+	return nil
+}
+
+// VirtualRouter is a group of VIPs in one family.
+type VirtualRouter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vrid  uint32                 `protobuf:"varint,1,opt,name=vrid,proto3" json:"vrid,omitempty"`
+	Ipv6  bool                   `protobuf:"varint,2,opt,name=ipv6,proto3" json:"ipv6,omitempty"`
+	// active, backup, initialize
+	State  string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	Reason string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Since  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	// 1 to 254.
+	Priority uint32   `protobuf:"varint,6,opt,name=priority,proto3" json:"priority,omitempty"`
+	Vips     []string `protobuf:"bytes,7,rep,name=vips,proto3" json:"vips,omitempty"`
+	// Who advertised last, and its priority, if it is not this machine; empty: nobody.
+	Owner         string `protobuf:"bytes,8,opt,name=owner,proto3" json:"owner,omitempty"`
+	OwnerPriority uint32 `protobuf:"varint,9,opt,name=owner_priority,json=ownerPriority,proto3" json:"owner_priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VirtualRouter) Reset() {
+	*x = VirtualRouter{}
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VirtualRouter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VirtualRouter) ProtoMessage() {}
+
+func (x *VirtualRouter) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VirtualRouter.ProtoReflect.Descriptor instead.
+func (*VirtualRouter) Descriptor() ([]byte, []int) {
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *VirtualRouter) GetVrid() uint32 {
+	if x != nil {
+		return x.Vrid
+	}
+	return 0
+}
+
+func (x *VirtualRouter) GetIpv6() bool {
+	if x != nil {
+		return x.Ipv6
+	}
+	return false
+}
+
+func (x *VirtualRouter) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *VirtualRouter) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *VirtualRouter) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *VirtualRouter) GetPriority() uint32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *VirtualRouter) GetVips() []string {
+	if x != nil {
+		return x.Vips
+	}
+	return nil
+}
+
+func (x *VirtualRouter) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *VirtualRouter) GetOwnerPriority() uint32 {
+	if x != nil {
+		return x.OwnerPriority
+	}
+	return 0
+}
+
+type VrrpCounts struct {
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	AdvertisementsSent  uint64                 `protobuf:"varint,1,opt,name=advertisements_sent,json=advertisementsSent,proto3" json:"advertisements_sent,omitempty"`
+	AdvertisementsHeard uint64                 `protobuf:"varint,2,opt,name=advertisements_heard,json=advertisementsHeard,proto3" json:"advertisements_heard,omitempty"`
+	// Of virtual routers that are not ours.
+	AdvertisementsIgnored uint64 `protobuf:"varint,3,opt,name=advertisements_ignored,json=advertisementsIgnored,proto3" json:"advertisements_ignored,omitempty"`
+	// Claims of another machine to what this one owns.
+	SecondOwners  uint64 `protobuf:"varint,4,opt,name=second_owners,json=secondOwners,proto3" json:"second_owners,omitempty"`
+	Announcements uint64 `protobuf:"varint,5,opt,name=announcements,proto3" json:"announcements,omitempty"`
+	Answers       uint64 `protobuf:"varint,6,opt,name=answers,proto3" json:"answers,omitempty"`
+	// Questions beyond the limit of answers.
+	NotAnswered uint64 `protobuf:"varint,7,opt,name=not_answered,json=notAnswered,proto3" json:"not_answered,omitempty"`
+	// Packets that are no VRRP, ARP or neighbour discovery as it should be.
+	Malformed     uint64 `protobuf:"varint,8,opt,name=malformed,proto3" json:"malformed,omitempty"`
+	SendsFailed   uint64 `protobuf:"varint,9,opt,name=sends_failed,json=sendsFailed,proto3" json:"sends_failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VrrpCounts) Reset() {
+	*x = VrrpCounts{}
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VrrpCounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VrrpCounts) ProtoMessage() {}
+
+func (x *VrrpCounts) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VrrpCounts.ProtoReflect.Descriptor instead.
+func (*VrrpCounts) Descriptor() ([]byte, []int) {
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *VrrpCounts) GetAdvertisementsSent() uint64 {
+	if x != nil {
+		return x.AdvertisementsSent
+	}
+	return 0
+}
+
+func (x *VrrpCounts) GetAdvertisementsHeard() uint64 {
+	if x != nil {
+		return x.AdvertisementsHeard
+	}
+	return 0
+}
+
+func (x *VrrpCounts) GetAdvertisementsIgnored() uint64 {
+	if x != nil {
+		return x.AdvertisementsIgnored
+	}
+	return 0
+}
+
+func (x *VrrpCounts) GetSecondOwners() uint64 {
+	if x != nil {
+		return x.SecondOwners
+	}
+	return 0
+}
+
+func (x *VrrpCounts) GetAnnouncements() uint64 {
+	if x != nil {
+		return x.Announcements
+	}
+	return 0
+}
+
+func (x *VrrpCounts) GetAnswers() uint64 {
+	if x != nil {
+		return x.Answers
+	}
+	return 0
+}
+
+func (x *VrrpCounts) GetNotAnswered() uint64 {
+	if x != nil {
+		return x.NotAnswered
+	}
+	return 0
+}
+
+func (x *VrrpCounts) GetMalformed() uint64 {
+	if x != nil {
+		return x.Malformed
+	}
+	return 0
+}
+
+func (x *VrrpCounts) GetSendsFailed() uint64 {
+	if x != nil {
+		return x.SendsFailed
+	}
+	return 0
+}
+
 type NeighborState struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
@@ -811,7 +1212,7 @@ type NeighborState struct {
 
 func (x *NeighborState) Reset() {
 	*x = NeighborState{}
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[11]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +1224,7 @@ func (x *NeighborState) String() string {
 func (*NeighborState) ProtoMessage() {}
 
 func (x *NeighborState) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[11]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +1237,7 @@ func (x *NeighborState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NeighborState.ProtoReflect.Descriptor instead.
 func (*NeighborState) Descriptor() ([]byte, []int) {
-	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{11}
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NeighborState) GetAddress() string {
@@ -903,7 +1304,7 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\vPollRequest\x12\x1b\n" +
 	"\tpeer_well\x18\x01 \x01(\bR\bpeerWell\"\x11\n" +
 	"\x0fGetStateRequest\"\x13\n" +
-	"\x11GetDesiredRequest\"\xde\x02\n" +
+	"\x11GetDesiredRequest\"\x8d\x03\n" +
 	"\aDesired\x12\x10\n" +
 	"\x03asn\x18\x01 \x01(\rR\x03asn\x12\x1b\n" +
 	"\trouter_id\x18\x02 \x01(\tR\brouterId\x12;\n" +
@@ -913,7 +1314,19 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"generation\x18\x05 \x01(\x04R\n" +
 	"generation\x12M\n" +
 	"\x15controller_absent_max\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x13controllerAbsentMax\x12D\n" +
-	"\x10config_loaded_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0econfigLoadedAt\"\xfd\x02\n" +
+	"\x10config_loaded_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0econfigLoadedAt\x12-\n" +
+	"\x04vrrp\x18\b \x01(\v2\x19.guideway.speaker.v1.VrrpR\x04vrrp\"\x82\x02\n" +
+	"\x04Vrrp\x12\x1c\n" +
+	"\tinterface\x18\x01 \x01(\tR\tinterface\x125\n" +
+	"\binterval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\binterval\x126\n" +
+	"\x06groups\x18\x03 \x03(\v2\x1e.guideway.speaker.v1.VrrpGroupR\x06groups\x12\x18\n" +
+	"\amachine\x18\x04 \x01(\tR\amachine\x12\x1a\n" +
+	"\bmachines\x18\x05 \x03(\tR\bmachines\x12\x12\n" +
+	"\x04vips\x18\x06 \x03(\tR\x04vips\x12#\n" +
+	"\rpseudo_header\x18\a \x01(\bR\fpseudoHeader\"3\n" +
+	"\tVrrpGroup\x12\x12\n" +
+	"\x04vrid\x18\x01 \x01(\rR\x04vrid\x12\x12\n" +
+	"\x04vips\x18\x02 \x03(\tR\x04vips\"\xfd\x02\n" +
 	"\bNeighbor\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x126\n" +
@@ -943,7 +1356,7 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\x0eLargeCommunity\x12\x16\n" +
 	"\x06global\x18\x01 \x01(\rR\x06global\x12\x16\n" +
 	"\x06local1\x18\x02 \x01(\rR\x06local1\x12\x16\n" +
-	"\x06local2\x18\x03 \x01(\rR\x06local2\"\x9c\x03\n" +
+	"\x06local2\x18\x03 \x01(\rR\x06local2\"\x96\x04\n" +
 	"\x05State\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x1a\n" +
@@ -956,7 +1369,31 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\aproblem\x18\t \x01(\tR\aproblem\x12\x19\n" +
 	"\bnot_kept\x18\n" +
 	" \x01(\tR\anotKept\x12\x12\n" +
-	"\x04slow\x18\v \x01(\tR\x04slow\"\xcd\x01\n" +
+	"\x04slow\x18\v \x01(\tR\x04slow\x126\n" +
+	"\x04vrrp\x18\f \x03(\v2\".guideway.speaker.v1.VirtualRouterR\x04vrrp\x12@\n" +
+	"\vvrrp_counts\x18\r \x01(\v2\x1f.guideway.speaker.v1.VrrpCountsR\n" +
+	"vrrpCounts\"\x84\x02\n" +
+	"\rVirtualRouter\x12\x12\n" +
+	"\x04vrid\x18\x01 \x01(\rR\x04vrid\x12\x12\n" +
+	"\x04ipv6\x18\x02 \x01(\bR\x04ipv6\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1a\n" +
+	"\bpriority\x18\x06 \x01(\rR\bpriority\x12\x12\n" +
+	"\x04vips\x18\a \x03(\tR\x04vips\x12\x14\n" +
+	"\x05owner\x18\b \x01(\tR\x05owner\x12%\n" +
+	"\x0eowner_priority\x18\t \x01(\rR\rownerPriority\"\xf0\x02\n" +
+	"\n" +
+	"VrrpCounts\x12/\n" +
+	"\x13advertisements_sent\x18\x01 \x01(\x04R\x12advertisementsSent\x121\n" +
+	"\x14advertisements_heard\x18\x02 \x01(\x04R\x13advertisementsHeard\x125\n" +
+	"\x16advertisements_ignored\x18\x03 \x01(\x04R\x15advertisementsIgnored\x12#\n" +
+	"\rsecond_owners\x18\x04 \x01(\x04R\fsecondOwners\x12$\n" +
+	"\rannouncements\x18\x05 \x01(\x04R\rannouncements\x12\x18\n" +
+	"\aanswers\x18\x06 \x01(\x04R\aanswers\x12!\n" +
+	"\fnot_answered\x18\a \x01(\x04R\vnotAnswered\x12\x1c\n" +
+	"\tmalformed\x18\b \x01(\x04R\tmalformed\x12!\n" +
+	"\fsends_failed\x18\t \x01(\x04R\vsendsFailed\"\xcd\x01\n" +
 	"\rNeighborState\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x12\x14\n" +
@@ -986,7 +1423,7 @@ func file_guideway_speaker_v1_speaker_proto_rawDescGZIP() []byte {
 	return file_guideway_speaker_v1_speaker_proto_rawDescData
 }
 
-var file_guideway_speaker_v1_speaker_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_guideway_speaker_v1_speaker_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_guideway_speaker_v1_speaker_proto_goTypes = []any{
 	(*SetRequest)(nil),            // 0: guideway.speaker.v1.SetRequest
 	(*SetResponse)(nil),           // 1: guideway.speaker.v1.SetResponse
@@ -994,41 +1431,51 @@ var file_guideway_speaker_v1_speaker_proto_goTypes = []any{
 	(*GetStateRequest)(nil),       // 3: guideway.speaker.v1.GetStateRequest
 	(*GetDesiredRequest)(nil),     // 4: guideway.speaker.v1.GetDesiredRequest
 	(*Desired)(nil),               // 5: guideway.speaker.v1.Desired
-	(*Neighbor)(nil),              // 6: guideway.speaker.v1.Neighbor
-	(*Bfd)(nil),                   // 7: guideway.speaker.v1.Bfd
-	(*Route)(nil),                 // 8: guideway.speaker.v1.Route
-	(*LargeCommunity)(nil),        // 9: guideway.speaker.v1.LargeCommunity
-	(*State)(nil),                 // 10: guideway.speaker.v1.State
-	(*NeighborState)(nil),         // 11: guideway.speaker.v1.NeighborState
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*Vrrp)(nil),                  // 6: guideway.speaker.v1.Vrrp
+	(*VrrpGroup)(nil),             // 7: guideway.speaker.v1.VrrpGroup
+	(*Neighbor)(nil),              // 8: guideway.speaker.v1.Neighbor
+	(*Bfd)(nil),                   // 9: guideway.speaker.v1.Bfd
+	(*Route)(nil),                 // 10: guideway.speaker.v1.Route
+	(*LargeCommunity)(nil),        // 11: guideway.speaker.v1.LargeCommunity
+	(*State)(nil),                 // 12: guideway.speaker.v1.State
+	(*VirtualRouter)(nil),         // 13: guideway.speaker.v1.VirtualRouter
+	(*VrrpCounts)(nil),            // 14: guideway.speaker.v1.VrrpCounts
+	(*NeighborState)(nil),         // 15: guideway.speaker.v1.NeighborState
+	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
 }
 var file_guideway_speaker_v1_speaker_proto_depIdxs = []int32{
 	5,  // 0: guideway.speaker.v1.SetRequest.desired:type_name -> guideway.speaker.v1.Desired
-	6,  // 1: guideway.speaker.v1.Desired.neighbors:type_name -> guideway.speaker.v1.Neighbor
-	8,  // 2: guideway.speaker.v1.Desired.routes:type_name -> guideway.speaker.v1.Route
-	12, // 3: guideway.speaker.v1.Desired.controller_absent_max:type_name -> google.protobuf.Duration
-	13, // 4: guideway.speaker.v1.Desired.config_loaded_at:type_name -> google.protobuf.Timestamp
-	12, // 5: guideway.speaker.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	7,  // 6: guideway.speaker.v1.Neighbor.bfd:type_name -> guideway.speaker.v1.Bfd
-	12, // 7: guideway.speaker.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	9,  // 8: guideway.speaker.v1.Route.large_communities:type_name -> guideway.speaker.v1.LargeCommunity
-	13, // 9: guideway.speaker.v1.State.controller_absent_since:type_name -> google.protobuf.Timestamp
-	11, // 10: guideway.speaker.v1.State.neighbors:type_name -> guideway.speaker.v1.NeighborState
-	13, // 11: guideway.speaker.v1.NeighborState.since:type_name -> google.protobuf.Timestamp
-	0,  // 12: guideway.speaker.v1.Speaker.Set:input_type -> guideway.speaker.v1.SetRequest
-	2,  // 13: guideway.speaker.v1.Speaker.Poll:input_type -> guideway.speaker.v1.PollRequest
-	3,  // 14: guideway.speaker.v1.Speaker.GetState:input_type -> guideway.speaker.v1.GetStateRequest
-	4,  // 15: guideway.speaker.v1.Speaker.GetDesired:input_type -> guideway.speaker.v1.GetDesiredRequest
-	1,  // 16: guideway.speaker.v1.Speaker.Set:output_type -> guideway.speaker.v1.SetResponse
-	10, // 17: guideway.speaker.v1.Speaker.Poll:output_type -> guideway.speaker.v1.State
-	10, // 18: guideway.speaker.v1.Speaker.GetState:output_type -> guideway.speaker.v1.State
-	5,  // 19: guideway.speaker.v1.Speaker.GetDesired:output_type -> guideway.speaker.v1.Desired
-	16, // [16:20] is the sub-list for method output_type
-	12, // [12:16] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	8,  // 1: guideway.speaker.v1.Desired.neighbors:type_name -> guideway.speaker.v1.Neighbor
+	10, // 2: guideway.speaker.v1.Desired.routes:type_name -> guideway.speaker.v1.Route
+	16, // 3: guideway.speaker.v1.Desired.controller_absent_max:type_name -> google.protobuf.Duration
+	17, // 4: guideway.speaker.v1.Desired.config_loaded_at:type_name -> google.protobuf.Timestamp
+	6,  // 5: guideway.speaker.v1.Desired.vrrp:type_name -> guideway.speaker.v1.Vrrp
+	16, // 6: guideway.speaker.v1.Vrrp.interval:type_name -> google.protobuf.Duration
+	7,  // 7: guideway.speaker.v1.Vrrp.groups:type_name -> guideway.speaker.v1.VrrpGroup
+	16, // 8: guideway.speaker.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	9,  // 9: guideway.speaker.v1.Neighbor.bfd:type_name -> guideway.speaker.v1.Bfd
+	16, // 10: guideway.speaker.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	11, // 11: guideway.speaker.v1.Route.large_communities:type_name -> guideway.speaker.v1.LargeCommunity
+	17, // 12: guideway.speaker.v1.State.controller_absent_since:type_name -> google.protobuf.Timestamp
+	15, // 13: guideway.speaker.v1.State.neighbors:type_name -> guideway.speaker.v1.NeighborState
+	13, // 14: guideway.speaker.v1.State.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
+	14, // 15: guideway.speaker.v1.State.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
+	17, // 16: guideway.speaker.v1.VirtualRouter.since:type_name -> google.protobuf.Timestamp
+	17, // 17: guideway.speaker.v1.NeighborState.since:type_name -> google.protobuf.Timestamp
+	0,  // 18: guideway.speaker.v1.Speaker.Set:input_type -> guideway.speaker.v1.SetRequest
+	2,  // 19: guideway.speaker.v1.Speaker.Poll:input_type -> guideway.speaker.v1.PollRequest
+	3,  // 20: guideway.speaker.v1.Speaker.GetState:input_type -> guideway.speaker.v1.GetStateRequest
+	4,  // 21: guideway.speaker.v1.Speaker.GetDesired:input_type -> guideway.speaker.v1.GetDesiredRequest
+	1,  // 22: guideway.speaker.v1.Speaker.Set:output_type -> guideway.speaker.v1.SetResponse
+	12, // 23: guideway.speaker.v1.Speaker.Poll:output_type -> guideway.speaker.v1.State
+	12, // 24: guideway.speaker.v1.Speaker.GetState:output_type -> guideway.speaker.v1.State
+	5,  // 25: guideway.speaker.v1.Speaker.GetDesired:output_type -> guideway.speaker.v1.Desired
+	22, // [22:26] is the sub-list for method output_type
+	18, // [18:22] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_guideway_speaker_v1_speaker_proto_init() }
@@ -1036,14 +1483,14 @@ func file_guideway_speaker_v1_speaker_proto_init() {
 	if File_guideway_speaker_v1_speaker_proto != nil {
 		return
 	}
-	file_guideway_speaker_v1_speaker_proto_msgTypes[6].OneofWrappers = []any{}
+	file_guideway_speaker_v1_speaker_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_speaker_v1_speaker_proto_rawDesc), len(file_guideway_speaker_v1_speaker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
