@@ -101,16 +101,24 @@ func printVerdict(load func(...string) (*config.Config, error), stdout io.Writer
 	return nil
 }
 
-func missingInterfaces(wanted []config.Interface) (notes []string) {
+func missingInterfaces(c *config.Config) (notes []string) {
 	var there []string
 	interfaces, _ := net.Interfaces() // none: then the next lines say so
 	for _, i := range interfaces {
 		there = append(there, i.Name)
 	}
-	for _, one := range wanted {
-		if !slices.Contains(there, one.Name) {
-			notes = append(notes, fmt.Sprintf("this machine has no interface %q (forwarder.interfaces): %s", one.Name, config.DidYouMean(one.Name, there)))
+	note := func(name, field string) {
+		if !slices.Contains(there, name) {
+			notes = append(notes, fmt.Sprintf("this machine has no interface %q (%s): %s", name, field, config.DidYouMean(name, there)))
 		}
+	}
+	if c.Forwarder != nil {
+		for _, one := range c.Forwarder.Interfaces {
+			note(one.Name, "forwarder.interfaces")
+		}
+	}
+	if c.VRRP != nil {
+		note(c.VRRP.Interface, "vrrp.interface")
 	}
 	return notes
 }
@@ -125,9 +133,7 @@ func shownProblems(problems config.Problems) []shownProblem {
 
 // notes are what only this machine can know, if the config is for it.
 func notes(c *config.Config) (notes []string) {
-	if c.Forwarder != nil {
-		notes = missingInterfaces(c.Forwarder.Interfaces)
-	}
+	notes = missingInterfaces(c)
 	if file := c.Cluster.SecretFile; file != "" && file != config.DefaultSecretFile {
 		notes = append(notes, fmt.Sprintf("the forwarder needs the same secret: --secret-file %s (its unit has %s)", file, config.DefaultSecretFile))
 	}
