@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -129,6 +131,8 @@ type host interface {
 	// features as `ethtool -k` prints them; an error: not to be had.
 	features(ctx context.Context, device string) (string, error)
 	receiveQueues(device string) int
+	// addresses of the machine.
+	addresses() []netip.Addr
 	// vlans are the names of the VLAN interfaces on a device.
 	vlans(device string) []string
 	// accepts a packet to one of the machine's addresses; an error: why it is dropped.
@@ -524,8 +528,24 @@ func (p *diagnosis) vrrp() {
 	if n := p.state.GetVrrpCounts().GetSecondOwners(); n > 0 {
 		p.add(gradeWarn, "vrrp", "another machine claimed VIPs that this one owned (%d times): does it hear this one's advertisements (protocol 112, 224.0.0.18 and ff02::12), and has no other host these addresses? The speaker's log says who", n)
 	}
+	p.vipsOfOurOwn()
 	if len(routers) > 0 && len(reasons.reasons) == 0 {
 		p.add(gradeOK, "vrrp", "this machine owns the VIPs of %d of %d virtual routers", active, len(routers))
+	}
+}
+
+// vipsOfOurOwn: the kernel would answer ARP for them, whoever owns them.
+func (p *diagnosis) vipsOfOurOwn() {
+	if len(p.state.GetVrrp()) == 0 {
+		return
+	}
+	addresses := p.host.addresses()
+	for _, r := range p.state.GetVrrp() {
+		for _, vip := range r.GetVips() {
+			if address, err := netip.ParseAddr(vip); err == nil && slices.Contains(addresses, address) {
+				p.add(gradeFail, "vrrp", "VIP %s is an address of an interface of this machine, for which the kernel answers ARP whoever owns it: remove it (`ip address del`), and from what sets it up, keepalived or the network's configuration", vip)
+			}
+		}
 	}
 }
 
@@ -669,6 +689,16 @@ func (thisHost) vlans(device string) (names []string) {
 		}
 	}
 	return names
+}
+
+func (thisHost) addresses() (addresses []netip.Addr) {
+	found, _ := net.InterfaceAddrs() // none: there is nothing to find
+	for _, one := range found {
+		if prefix, err := netip.ParsePrefix(one.String()); err == nil {
+			addresses = append(addresses, prefix.Addr())
+		}
+	}
+	return addresses
 }
 
 func (thisHost) receiveQueues(device string) int {

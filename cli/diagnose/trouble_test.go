@@ -251,6 +251,7 @@ type fakeHost struct{ text string }
 
 func (h fakeHost) features(context.Context, string) (string, error) { return h.text, nil }
 func (fakeHost) receiveQueues(string) int                           { return 4 }
+func (fakeHost) addresses() []netip.Addr                            { return []netip.Addr{netip.MustParseAddr("203.0.113.10")} }
 func (fakeHost) vlans(device string) []string                       { return []string{device + ".100"} }
 func (fakeHost) localPorts() (int, int, error)                      { return 32768, 60999, nil }
 func (fakeHost) inputDrops(context.Context) ([]string, error)       { return nil, nil }
