@@ -47,6 +47,7 @@ func controllerCommand() *cobra.Command {
 	flags.StringVar(&options.Machine, "machine", "", "`NAME` of this machine's entry, if the config has `machines` [default: the host name]")
 	flags.StringVar(&options.RunDir, "run-dir", machine.RunDirDefault, "directory of the sockets")
 	flags.StringVar(&options.StateDir, "state-dir", stateDirDefault, "directory of what outlives a restart")
+	flags.StringVar(&options.HooksDir, "hooks-dir", "/etc/guideway/hooks", "`DIRECTORY` of the programs that hooks of the config name")
 	flags.BoolVar(&options.Watch, "watch", false, "reload when a file of the config changes")
 	commandline.AddChoice(command, &logFormat, "log-format", "", "how to log", "text", "json")
 	flags.BoolVar(&verbose, "verbose", false, "log debug messages too")

@@ -36,6 +36,7 @@ func (b *builder) build() {
 	b.tunnelViews()
 	b.bgp()
 	b.vrrp()
+	b.hooks()
 	b.speaker()
 	b.config.MoveAgeMax = duration(b.schema.GetMoveAgeMax(), moveAgeMaxDefault)
 	b.forwarder()
@@ -121,6 +122,15 @@ func (b *builder) prefixGroups() {
 			groupOf[prefix] = path
 		}
 		b.config.PrefixGroups = append(b.config.PrefixGroups, group)
+	}
+}
+
+func (b *builder) hooks() {
+	for i, given := range b.schema.GetHooks() {
+		if slices.ContainsFunc(b.config.Hooks, func(h Hook) bool { return h.Program == given.GetProgram() }) {
+			b.errorf(fmt.Sprintf("hooks[%d].program", i), "%s is given twice: once is enough", given.GetProgram())
+		}
+		b.config.Hooks = append(b.config.Hooks, Hook{Program: given.GetProgram(), Timeout: duration(given.GetTimeout(), 10*time.Second)})
 	}
 }
 

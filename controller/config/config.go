@@ -38,6 +38,8 @@ type Config struct {
 	Backends []Backend
 	// nil: nothing is announced to routers.
 	BGP *BGP
+	// Programs that hear of changes.
+	Hooks []Hook
 	// nil: no VIP is owned on a segment.
 	VRRP    *VRRP
 	Speaker Speaker
@@ -315,6 +317,12 @@ func (h *HealthCheck) Kind() string { return check.Kind(h.Check) }
 
 // Announces: the speaker has to be there.
 func (c *Config) Announces() bool { return c.BGP != nil || c.VRRP != nil }
+
+// Hook is a program, by its name, that hears of changes.
+type Hook struct {
+	Program string
+	Timeout time.Duration
+}
 
 // VRRP is how VIPs are owned on a segment.
 type VRRP struct {

@@ -27,7 +27,7 @@ type Etcd struct {
 }
 
 // machineKeys are the top-level keys of a machine's own; all others are shared.
-var machineKeys = []string{"machine", "machines", "forwarder", "speaker", "metrics", "bgp", "vrrp", "etcd", "api"}
+var machineKeys = []string{"machine", "machines", "forwarder", "speaker", "metrics", "bgp", "vrrp", "etcd", "api", "hooks"}
 
 // EtcdOf reads `etcd` alone, in a machine's files, whose other part may still be
 // there; nil: they have none. The error is a *Refusal.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const severalMachines = `
@@ -119,5 +120,26 @@ func TestAnEntryMaySayWhereEtcdIs(t *testing.T) {
 	text = strings.Replace(text, "http:", "ftp:", 1)
 	if _, err := of("lb-2"); err == nil || !strings.Contains(err.Error(), "machines[1].etcd.endpoints") {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestHooksAreFilesByName(t *testing.T) {
+	with := func(hooks string) string { return severalMachines + "hooks: " + hooks + "\n" }
+	c, err := parseFor("lb-1", with("[{program: notify}, {program: page.sh, timeout: 2s}]"))
+	if err != nil || !slices.Equal(c.Hooks, []Hook{{"notify", 10 * time.Second}, {"page.sh", 2 * time.Second}}) {
+		t.Errorf("%+v %v", c, err)
+	}
+	for given, says := range map[string]string{
+		"[{program: ../sh}]":                      "hooks[0].program: is \"../sh\": give the name of a file, without a directory",
+		"[{program: /bin/sh}]":                    "without a directory",
+		"[{program: .hidden}]":                    "without a directory",
+		"[{}]":                                    "hooks[0].program: is missing",
+		"[{program: a, timeout: 1h}]":             "hooks[0].timeout: is 1h",
+		"[{program: a}, {program: a}]":            "hooks[1].program: a is given twice",
+		"[{program: a, arguments: [-c, reboot]}]": "there is no such field",
+	} {
+		if _, err := parseFor("lb-1", with(given)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", given, err)
+		}
 	}
 }

@@ -104,6 +104,9 @@ func nameRule(pattern string) string {
 	if strings.HasSuffix(pattern, "{1,15}$") {
 		return "1 to 15 printable ASCII characters without spaces, as the kernel does"
 	}
+	if strings.HasSuffix(pattern, "{0,63}$") {
+		return "the name of a file, without a directory: letters, digits, dots, dashes and underscores"
+	}
 	return "1 to 128 printable ASCII characters without spaces"
 }
 

@@ -197,6 +197,25 @@ func TestOneFileIsForSeveralMachines(t *testing.T) {
 	h.stop()
 }
 
+func TestAHookHearsOfABackend(t *testing.T) {
+	h := newHarness(t)
+	told := filepath.Join(h.dir, "told")
+	if err := os.MkdirAll(h.hooksDir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(h.hooksDir(), "notify"), []byte("#!/bin/sh\ncat >>"+told+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.write(h.config("") + "hooks: [{program: notify}]\n")
+	h.peer.serve(t, h.runDir())
+	h.start()
+	h.until("it is told", func(*controllerv1.GetStateResponse) bool {
+		text, _ := os.ReadFile(told)
+		return strings.Contains(string(text), `"machine":"lb-1","object":"backend web/web-1","from":"down","to":"active","cause":"ok: status 200"`)
+	})
+	h.stop()
+}
+
 func TestNothingElseIsLoadedWhileAConfigIsApplied(t *testing.T) {
 	h := applied(t)
 	ctx, cancel := context.WithCancel(h.deadline())

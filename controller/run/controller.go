@@ -16,6 +16,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -28,6 +29,7 @@ import (
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/configs"
+	"github.com/guideway/guideway/controller/hooks"
 	"github.com/guideway/guideway/controller/metrics"
 	"github.com/guideway/guideway/controller/notify"
 	"github.com/guideway/guideway/controller/sinks/agents"
@@ -49,6 +51,8 @@ type Options struct {
 	RunDir string
 	// The last good config, drains by command.
 	StateDir string
+	// Programs that hear of changes.
+	HooksDir string
 	// Reload when a file of the config changes.
 	Watch   bool
 	Version string
@@ -70,6 +74,7 @@ type Controller struct {
 	agents    *agents.Listener
 	metrics   *metrics.Metrics
 	web       *webServer
+	hooks     *hooks.Hooks
 	remote    *api.Remote
 
 	warned []string // the forwarder's latest warnings; of the sink's goroutine only
@@ -104,6 +109,8 @@ type Controller struct {
 	again   time.Time
 	// As kept on disk.
 	withdrawn bool
+	// States of VRRP's virtual routers, as hooks know them.
+	owners map[string]string
 
 	registration registration
 	traffic      traffic
@@ -155,7 +162,7 @@ func Run(ctx context.Context, options Options) error {
 // begin everything that runs beside the loop, until work ends.
 func (c *Controller) begin() {
 	work := c.work
-	for _, run := range append(c.configs.Tasks(), c.remote.Run, c.forwarder.Run, c.routes.Run) {
+	for _, run := range append(c.configs.Tasks(), c.hooks.Run, c.remote.Run, c.forwarder.Run, c.routes.Run) {
 		c.tasks.Go(func() { run(work) })
 	}
 	c.tasks.Go(func() { health.Watch(work, c.options.RunDir, c.heardOfHealth) })
@@ -185,6 +192,7 @@ func start(options Options) (c *Controller, err error) {
 		done:       make(chan struct{}),
 		healthNews: make(chan struct{}, 1),
 		targets:    map[compile.Probe]*probed{},
+		owners:     map[string]string{},
 	}
 	c.registration.c = c
 	defer func() {
@@ -217,6 +225,7 @@ func start(options Options) (c *Controller, err error) {
 	c.remote = api.NewRemote(api.Settings{Host: c, Audit: c.audit}, c.log)
 	c.agents = agents.New(c.log, c.agentState)
 	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late, Certificates: c.remote.Expiry, Fleet: c.fleetMetrics, Agents: c.agents})
+	c.hooks = hooks.New(options.HooksDir, c.log)
 	c.web = &webServer{log: c.log, handler: c.httpHandler(), tasks: &c.tasks}
 	c.restoreBucketMaps()
 	if err = c.restoreDrains(); err != nil {
@@ -301,12 +310,15 @@ func (c *Controller) decide(event brain.Event) {
 	want := c.brain.Step(event, time.Now())
 	for _, t := range want.Transitions {
 		c.logTransition(t)
+		c.tellHooks(t)
 	}
+	c.tellOwners()
 	if want.ConfigChanged {
 		c.setTargets(want.Targets)
 		c.peers.Set(slices.Concat(compile.PeerTargets(want.Config), compile.SpillTargets(want.Config)))
 		c.agents.Set(want.Config)
 		c.web.listen(want.Config.Metrics.Listen)
+		c.hooks.Set(want.Config.Hooks)
 		c.remote.Set(want.Config.API)
 	}
 	c.agents.SetCountInterval(c.brain.CountInterval())
@@ -337,6 +349,25 @@ func (c *Controller) logTransition(t brain.Transition) {
 		}
 	}
 	c.log.Log(context.Background(), level, t.Kind+" "+t.To, "name", t.Name, "from", t.From, "reason", t.Reason)
+}
+
+func (c *Controller) tellHooks(t brain.Transition) {
+	c.hooks.Tell(hooks.Event{Time: time.Now(), Machine: c.configs.Machine(), Object: t.Kind + " " + t.Name, From: t.From, To: t.To, Cause: t.Reason})
+}
+
+// tellOwners: what VRRP decides is the speaker's, which logs it.
+func (c *Controller) tellOwners() {
+	speaker, _ := c.routes.State()
+	for _, r := range speaker.GetVrrp() {
+		name := fmt.Sprintf("%d ipv4", r.GetVrid())
+		if r.GetIpv6() {
+			name = fmt.Sprintf("%d ipv6", r.GetVrid())
+		}
+		if former := c.owners[name]; former != r.GetState() {
+			c.owners[name] = r.GetState()
+			c.tellHooks(brain.Transition{Kind: "virtual router", Name: name, From: former, To: r.GetState(), Reason: r.GetReason()})
+		}
+	}
 }
 
 // Enqueue hands an event to the brain's goroutine; after the end it is dropped.

@@ -303,8 +303,10 @@ func newHarness(t *testing.T) *harness {
 	return h
 }
 
-func (h *harness) runDir() string     { return filepath.Join(h.dir, "run") }
-func (h *harness) stateDir() string   { return filepath.Join(h.dir, "state") }
+func (h *harness) runDir() string   { return filepath.Join(h.dir, "run") }
+func (h *harness) stateDir() string { return filepath.Join(h.dir, "state") }
+func (h *harness) hooksDir() string { return filepath.Join(h.dir, "hooks") }
+
 func (h *harness) configFile() string { return filepath.Join(h.dir, "config.yaml") }
 
 func (h *harness) write(config string) {
@@ -330,7 +332,7 @@ func (h *harness) start() {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	h.cancel, h.result = cancel, make(chan error, 1)
-	options := Options{Config: []string{h.configFile()}, Machine: h.machine, RunDir: h.runDir(), StateDir: h.stateDir(), Watch: h.watch, Version: "test", Log: slog.New(slog.DiscardHandler)}
+	options := Options{Config: []string{h.configFile()}, Machine: h.machine, HooksDir: h.hooksDir(), RunDir: h.runDir(), StateDir: h.stateDir(), Watch: h.watch, Version: "test", Log: slog.New(slog.DiscardHandler)}
 	ended := make(chan struct{})
 	go func() { defer close(ended); h.result <- Run(ctx, options) }()
 	h.client = apitest.Controller(h.t, api.OperateSocket(h.runDir()))

@@ -166,6 +166,8 @@ var goEdgeRules = map[string][]string{
 	"controller/configs": {
 		"proto", "controller/api", "controller/brain", "controller/config", "controller/notify", "controller/sinks/fleet", "controller/statedir", "controller/store",
 	},
+	// Programs that hear of changes.
+	"controller/hooks": {"controller/config", "controller/outside"},
 	// What outlives a restart, and who writes it.
 	"controller/store":           {"controller/buckets", "controller/config", "controller/sinks/fleet", "controller/statedir"},
 	"controller/sinks/agents":    sinkMayKnow,

@@ -88,7 +88,10 @@ type Config struct {
 	Machines []*MachineEntry `protobuf:"bytes,20,rep,name=machines,proto3" json:"machines,omitempty"`
 	// Owning VIPs by VRRP, for machines and clients, or their router, on one segment
 	// without a BGP router (docs/vrrp.md). Beside `bgp` or in place of it.
-	Vrrp          *Vrrp `protobuf:"bytes,21,opt,name=vrrp,proto3" json:"vrrp,omitempty"`
+	Vrrp *Vrrp `protobuf:"bytes,21,opt,name=vrrp,proto3" json:"vrrp,omitempty"`
+	// Programs of this machine that hear of changes of backends, services, routes, owners of
+	// VIPs and what else changes (docs/operate.md).
+	Hooks         []*Hook `protobuf:"bytes,22,rep,name=hooks,proto3" json:"hooks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -256,6 +259,67 @@ func (x *Config) GetVrrp() *Vrrp {
 	return nil
 }
 
+func (x *Config) GetHooks() []*Hook {
+	if x != nil {
+		return x.Hooks
+	}
+	return nil
+}
+
+type Hook struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A file in the controller's --hooks-dir.
+	Program string `protobuf:"bytes,1,opt,name=program,proto3" json:"program,omitempty"`
+	// After which it is killed. Default: 10s.
+	Timeout       *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hook) Reset() {
+	*x = Hook{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hook) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hook) ProtoMessage() {}
+
+func (x *Hook) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hook.ProtoReflect.Descriptor instead.
+func (*Hook) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Hook) GetProgram() string {
+	if x != nil {
+		return x.Program
+	}
+	return ""
+}
+
+func (x *Hook) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
 // A machine of several, and what is its own: each of these fields takes the place of
 // the one outside.
 type MachineEntry struct {
@@ -290,7 +354,7 @@ type MachineEntry struct {
 
 func (x *MachineEntry) Reset() {
 	*x = MachineEntry{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -302,7 +366,7 @@ func (x *MachineEntry) String() string {
 func (*MachineEntry) ProtoMessage() {}
 
 func (x *MachineEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[1]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -315,7 +379,7 @@ func (x *MachineEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineEntry.ProtoReflect.Descriptor instead.
 func (*MachineEntry) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{1}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *MachineEntry) GetName() string {
@@ -412,7 +476,7 @@ type Agents struct {
 
 func (x *Agents) Reset() {
 	*x = Agents{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +488,7 @@ func (x *Agents) String() string {
 func (*Agents) ProtoMessage() {}
 
 func (x *Agents) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[2]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +501,7 @@ func (x *Agents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agents.ProtoReflect.Descriptor instead.
 func (*Agents) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{2}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Agents) GetPort() uint32 {
@@ -459,7 +523,7 @@ type Speaker struct {
 
 func (x *Speaker) Reset() {
 	*x = Speaker{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -471,7 +535,7 @@ func (x *Speaker) String() string {
 func (*Speaker) ProtoMessage() {}
 
 func (x *Speaker) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[3]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -484,7 +548,7 @@ func (x *Speaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Speaker.ProtoReflect.Descriptor instead.
 func (*Speaker) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{3}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Speaker) GetControllerAbsentMax() string {
@@ -510,7 +574,7 @@ type Api struct {
 
 func (x *Api) Reset() {
 	*x = Api{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -522,7 +586,7 @@ func (x *Api) String() string {
 func (*Api) ProtoMessage() {}
 
 func (x *Api) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[4]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -535,7 +599,7 @@ func (x *Api) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Api.ProtoReflect.Descriptor instead.
 func (*Api) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Api) GetListen() string {
@@ -574,7 +638,7 @@ type ApiTls struct {
 
 func (x *ApiTls) Reset() {
 	*x = ApiTls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +650,7 @@ func (x *ApiTls) String() string {
 func (*ApiTls) ProtoMessage() {}
 
 func (x *ApiTls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[5]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +663,7 @@ func (x *ApiTls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiTls.ProtoReflect.Descriptor instead.
 func (*ApiTls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ApiTls) GetCertFile() string {
@@ -640,7 +704,7 @@ type ApiRoles struct {
 
 func (x *ApiRoles) Reset() {
 	*x = ApiRoles{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -652,7 +716,7 @@ func (x *ApiRoles) String() string {
 func (*ApiRoles) ProtoMessage() {}
 
 func (x *ApiRoles) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[6]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -665,7 +729,7 @@ func (x *ApiRoles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApiRoles.ProtoReflect.Descriptor instead.
 func (*ApiRoles) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ApiRoles) GetView() []string {
@@ -712,7 +776,7 @@ type Etcd struct {
 
 func (x *Etcd) Reset() {
 	*x = Etcd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +788,7 @@ func (x *Etcd) String() string {
 func (*Etcd) ProtoMessage() {}
 
 func (x *Etcd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[7]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +801,7 @@ func (x *Etcd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Etcd.ProtoReflect.Descriptor instead.
 func (*Etcd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Etcd) GetEndpoints() []string {
@@ -791,7 +855,7 @@ type EtcdTls struct {
 
 func (x *EtcdTls) Reset() {
 	*x = EtcdTls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -803,7 +867,7 @@ func (x *EtcdTls) String() string {
 func (*EtcdTls) ProtoMessage() {}
 
 func (x *EtcdTls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[8]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -816,7 +880,7 @@ func (x *EtcdTls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTls.ProtoReflect.Descriptor instead.
 func (*EtcdTls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{8}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EtcdTls) GetCaFile() string {
@@ -864,7 +928,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +940,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[9]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +953,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{9}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Cluster) GetName() string {
@@ -932,7 +996,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -944,7 +1008,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[10]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -957,7 +1021,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{10}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Machine) GetName() string {
@@ -1000,7 +1064,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1076,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[11]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1089,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{11}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Peer) GetName() string {
@@ -1064,7 +1128,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1140,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[12]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1153,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{12}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Tunnel) GetUdp6Checksum() bool {
@@ -1126,7 +1190,7 @@ type PrefixGroup struct {
 
 func (x *PrefixGroup) Reset() {
 	*x = PrefixGroup{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1202,7 @@ func (x *PrefixGroup) String() string {
 func (*PrefixGroup) ProtoMessage() {}
 
 func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[13]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1215,7 @@ func (x *PrefixGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixGroup.ProtoReflect.Descriptor instead.
 func (*PrefixGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{13}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PrefixGroup) GetName() string {
@@ -1279,7 +1343,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1291,7 +1355,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[14]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1304,7 +1368,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{14}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Service) GetName() string {
@@ -1508,7 +1572,7 @@ type Mptcp struct {
 
 func (x *Mptcp) Reset() {
 	*x = Mptcp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1584,7 @@ func (x *Mptcp) String() string {
 func (*Mptcp) ProtoMessage() {}
 
 func (x *Mptcp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[15]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1597,7 @@ func (x *Mptcp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mptcp.ProtoReflect.Descriptor instead.
 func (*Mptcp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Mptcp) GetJoinPorts() uint32 {
@@ -1555,7 +1619,7 @@ type QuicLb struct {
 
 func (x *QuicLb) Reset() {
 	*x = QuicLb{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1631,7 @@ func (x *QuicLb) String() string {
 func (*QuicLb) ProtoMessage() {}
 
 func (x *QuicLb) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[16]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1644,7 @@ func (x *QuicLb) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuicLb.ProtoReflect.Descriptor instead.
 func (*QuicLb) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QuicLb) GetConfigs() []*QuicLbConfig {
@@ -1611,7 +1675,7 @@ type QuicLbConfig struct {
 
 func (x *QuicLbConfig) Reset() {
 	*x = QuicLbConfig{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1687,7 @@ func (x *QuicLbConfig) String() string {
 func (*QuicLbConfig) ProtoMessage() {}
 
 func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[17]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1700,7 @@ func (x *QuicLbConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuicLbConfig.ProtoReflect.Descriptor instead.
 func (*QuicLbConfig) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{17}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *QuicLbConfig) GetId() uint32 {
@@ -1688,7 +1752,7 @@ type Vip struct {
 
 func (x *Vip) Reset() {
 	*x = Vip{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1764,7 @@ func (x *Vip) String() string {
 func (*Vip) ProtoMessage() {}
 
 func (x *Vip) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[18]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1777,7 @@ func (x *Vip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vip.ProtoReflect.Descriptor instead.
 func (*Vip) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{18}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Vip) GetAddress() string {
@@ -1767,7 +1831,7 @@ type IdleTimeouts struct {
 
 func (x *IdleTimeouts) Reset() {
 	*x = IdleTimeouts{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1843,7 @@ func (x *IdleTimeouts) String() string {
 func (*IdleTimeouts) ProtoMessage() {}
 
 func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[19]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1856,7 @@ func (x *IdleTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleTimeouts.ProtoReflect.Descriptor instead.
 func (*IdleTimeouts) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{19}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *IdleTimeouts) GetTcp() *durationpb.Duration {
@@ -1835,7 +1899,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1847,7 +1911,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[20]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1860,7 +1924,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{20}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Spill) GetPrefixGroup() string {
@@ -1906,7 +1970,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +1982,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[21]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +1995,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{21}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Pool) GetName() string {
@@ -2000,7 +2064,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2076,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[22]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2089,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{22}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Damping) GetFlaps() uint32 {
@@ -2067,7 +2131,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2079,7 +2143,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2092,7 +2156,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Backend) GetName() string {
@@ -2165,7 +2229,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2241,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2254,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -2314,7 +2378,7 @@ type HttpCheck struct {
 
 func (x *HttpCheck) Reset() {
 	*x = HttpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2326,7 +2390,7 @@ func (x *HttpCheck) String() string {
 func (*HttpCheck) ProtoMessage() {}
 
 func (x *HttpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2339,7 +2403,7 @@ func (x *HttpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpCheck.ProtoReflect.Descriptor instead.
 func (*HttpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HttpCheck) GetPort() uint32 {
@@ -2418,7 +2482,7 @@ type HttpsCheck struct {
 
 func (x *HttpsCheck) Reset() {
 	*x = HttpsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2494,7 @@ func (x *HttpsCheck) String() string {
 func (*HttpsCheck) ProtoMessage() {}
 
 func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2507,7 @@ func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpsCheck.ProtoReflect.Descriptor instead.
 func (*HttpsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *HttpsCheck) GetPort() uint32 {
@@ -2523,7 +2587,7 @@ type Tls struct {
 
 func (x *Tls) Reset() {
 	*x = Tls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2535,7 +2599,7 @@ func (x *Tls) String() string {
 func (*Tls) ProtoMessage() {}
 
 func (x *Tls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2548,7 +2612,7 @@ func (x *Tls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tls.ProtoReflect.Descriptor instead.
 func (*Tls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Tls) GetServerName() string {
@@ -2603,7 +2667,7 @@ type TcpCheck struct {
 
 func (x *TcpCheck) Reset() {
 	*x = TcpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2615,7 +2679,7 @@ func (x *TcpCheck) String() string {
 func (*TcpCheck) ProtoMessage() {}
 
 func (x *TcpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2628,7 +2692,7 @@ func (x *TcpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TcpCheck.ProtoReflect.Descriptor instead.
 func (*TcpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TcpCheck) GetPort() uint32 {
@@ -2692,7 +2756,7 @@ type TlsCheck struct {
 
 func (x *TlsCheck) Reset() {
 	*x = TlsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2704,7 +2768,7 @@ func (x *TlsCheck) String() string {
 func (*TlsCheck) ProtoMessage() {}
 
 func (x *TlsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2717,7 +2781,7 @@ func (x *TlsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TlsCheck.ProtoReflect.Descriptor instead.
 func (*TlsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TlsCheck) GetPort() uint32 {
@@ -2770,7 +2834,7 @@ type GrpcCheck struct {
 
 func (x *GrpcCheck) Reset() {
 	*x = GrpcCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2782,7 +2846,7 @@ func (x *GrpcCheck) String() string {
 func (*GrpcCheck) ProtoMessage() {}
 
 func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2795,7 +2859,7 @@ func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrpcCheck.ProtoReflect.Descriptor instead.
 func (*GrpcCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GrpcCheck) GetPort() uint32 {
@@ -2838,7 +2902,7 @@ type DnsCheck struct {
 
 func (x *DnsCheck) Reset() {
 	*x = DnsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2850,7 +2914,7 @@ func (x *DnsCheck) String() string {
 func (*DnsCheck) ProtoMessage() {}
 
 func (x *DnsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2863,7 +2927,7 @@ func (x *DnsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DnsCheck.ProtoReflect.Descriptor instead.
 func (*DnsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DnsCheck) GetPort() uint32 {
@@ -2922,7 +2986,7 @@ type UdpCheck struct {
 
 func (x *UdpCheck) Reset() {
 	*x = UdpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2934,7 +2998,7 @@ func (x *UdpCheck) String() string {
 func (*UdpCheck) ProtoMessage() {}
 
 func (x *UdpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2947,7 +3011,7 @@ func (x *UdpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UdpCheck.ProtoReflect.Descriptor instead.
 func (*UdpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *UdpCheck) GetPort() uint32 {
@@ -2995,7 +3059,7 @@ type IcmpCheck struct {
 
 func (x *IcmpCheck) Reset() {
 	*x = IcmpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3007,7 +3071,7 @@ func (x *IcmpCheck) String() string {
 func (*IcmpCheck) ProtoMessage() {}
 
 func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3020,7 +3084,7 @@ func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IcmpCheck.ProtoReflect.Descriptor instead.
 func (*IcmpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *IcmpCheck) GetSize() uint32 {
@@ -3057,7 +3121,7 @@ type Vrrp struct {
 
 func (x *Vrrp) Reset() {
 	*x = Vrrp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3069,7 +3133,7 @@ func (x *Vrrp) String() string {
 func (*Vrrp) ProtoMessage() {}
 
 func (x *Vrrp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3082,7 +3146,7 @@ func (x *Vrrp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vrrp.ProtoReflect.Descriptor instead.
 func (*Vrrp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Vrrp) GetInterface() string {
@@ -3130,7 +3194,7 @@ type VrrpGroup struct {
 
 func (x *VrrpGroup) Reset() {
 	*x = VrrpGroup{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +3206,7 @@ func (x *VrrpGroup) String() string {
 func (*VrrpGroup) ProtoMessage() {}
 
 func (x *VrrpGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +3219,7 @@ func (x *VrrpGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VrrpGroup.ProtoReflect.Descriptor instead.
 func (*VrrpGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *VrrpGroup) GetVips() []string {
@@ -3193,7 +3257,7 @@ type Bgp struct {
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3269,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3282,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -3312,7 +3376,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3324,7 +3388,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3337,7 +3401,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -3429,7 +3493,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3505,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3518,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -3499,7 +3563,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3511,7 +3575,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3524,7 +3588,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{39}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -3573,7 +3637,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[40]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3585,7 +3649,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[40]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3598,7 +3662,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{40}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Interface) GetName() string {
@@ -3639,7 +3703,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[41]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3651,7 +3715,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[41]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3664,7 +3728,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{41}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Metrics) GetListen() string {
@@ -3685,7 +3749,7 @@ var File_guideway_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xac\b\n" +
+	"\x1fguideway/config/v1/config.proto\x12\x12guideway.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe6\b\n" +
 	"\x06Config\x125\n" +
 	"\acluster\x18\x01 \x01(\v2\x1b.guideway.config.v1.ClusterR\acluster\x12=\n" +
 	"\amachine\x18\x02 \x01(\v2\x1b.guideway.config.v1.MachineB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12.\n" +
@@ -3707,7 +3771,11 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"moveAgeMax\x122\n" +
 	"\x06agents\x18\x12 \x01(\v2\x1a.guideway.config.v1.AgentsR\x06agents\x12<\n" +
 	"\bmachines\x18\x14 \x03(\v2 .guideway.config.v1.MachineEntryR\bmachines\x12,\n" +
-	"\x04vrrp\x18\x15 \x01(\v2\x18.guideway.config.v1.VrrpR\x04vrrpJ\x04\b\r\x10\x0eR\bpath_mtu\"\xb8\x05\n" +
+	"\x04vrrp\x18\x15 \x01(\v2\x18.guideway.config.v1.VrrpR\x04vrrp\x128\n" +
+	"\x05hooks\x18\x16 \x03(\v2\x18.guideway.config.v1.HookB\b\xbaH\x05\x92\x01\x02\x10\bR\x05hooksJ\x04\b\r\x10\x0eR\bpath_mtu\"\x95\x01\n" +
+	"\x04Hook\x12E\n" +
+	"\aprogram\x18\x01 \x01(\tB+\xbaH(\xc8\x01\x01r#2!^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$R\aprogram\x12F\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x02\b<2\x05\x10\x80\xc2\xd7/R\atimeout\"\xb8\x05\n" +
 	"\fMachineEntry\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12&\n" +
 	"\taddresses\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\taddresses\x126\n" +
@@ -4124,119 +4192,122 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
-	(*MachineEntry)(nil),        // 1: guideway.config.v1.MachineEntry
-	(*Agents)(nil),              // 2: guideway.config.v1.Agents
-	(*Speaker)(nil),             // 3: guideway.config.v1.Speaker
-	(*Api)(nil),                 // 4: guideway.config.v1.Api
-	(*ApiTls)(nil),              // 5: guideway.config.v1.ApiTls
-	(*ApiRoles)(nil),            // 6: guideway.config.v1.ApiRoles
-	(*Etcd)(nil),                // 7: guideway.config.v1.Etcd
-	(*EtcdTls)(nil),             // 8: guideway.config.v1.EtcdTls
-	(*Cluster)(nil),             // 9: guideway.config.v1.Cluster
-	(*Machine)(nil),             // 10: guideway.config.v1.Machine
-	(*Peer)(nil),                // 11: guideway.config.v1.Peer
-	(*Tunnel)(nil),              // 12: guideway.config.v1.Tunnel
-	(*PrefixGroup)(nil),         // 13: guideway.config.v1.PrefixGroup
-	(*Service)(nil),             // 14: guideway.config.v1.Service
-	(*Mptcp)(nil),               // 15: guideway.config.v1.Mptcp
-	(*QuicLb)(nil),              // 16: guideway.config.v1.QuicLb
-	(*QuicLbConfig)(nil),        // 17: guideway.config.v1.QuicLbConfig
-	(*Vip)(nil),                 // 18: guideway.config.v1.Vip
-	(*IdleTimeouts)(nil),        // 19: guideway.config.v1.IdleTimeouts
-	(*Spill)(nil),               // 20: guideway.config.v1.Spill
-	(*Pool)(nil),                // 21: guideway.config.v1.Pool
-	(*Damping)(nil),             // 22: guideway.config.v1.Damping
-	(*Backend)(nil),             // 23: guideway.config.v1.Backend
-	(*HealthCheck)(nil),         // 24: guideway.config.v1.HealthCheck
-	(*HttpCheck)(nil),           // 25: guideway.config.v1.HttpCheck
-	(*HttpsCheck)(nil),          // 26: guideway.config.v1.HttpsCheck
-	(*Tls)(nil),                 // 27: guideway.config.v1.Tls
-	(*TcpCheck)(nil),            // 28: guideway.config.v1.TcpCheck
-	(*TlsCheck)(nil),            // 29: guideway.config.v1.TlsCheck
-	(*GrpcCheck)(nil),           // 30: guideway.config.v1.GrpcCheck
-	(*DnsCheck)(nil),            // 31: guideway.config.v1.DnsCheck
-	(*UdpCheck)(nil),            // 32: guideway.config.v1.UdpCheck
-	(*IcmpCheck)(nil),           // 33: guideway.config.v1.IcmpCheck
-	(*Vrrp)(nil),                // 34: guideway.config.v1.Vrrp
-	(*VrrpGroup)(nil),           // 35: guideway.config.v1.VrrpGroup
-	(*Bgp)(nil),                 // 36: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 37: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 38: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 39: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 40: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 41: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 42: google.protobuf.Duration
+	(*Hook)(nil),                // 1: guideway.config.v1.Hook
+	(*MachineEntry)(nil),        // 2: guideway.config.v1.MachineEntry
+	(*Agents)(nil),              // 3: guideway.config.v1.Agents
+	(*Speaker)(nil),             // 4: guideway.config.v1.Speaker
+	(*Api)(nil),                 // 5: guideway.config.v1.Api
+	(*ApiTls)(nil),              // 6: guideway.config.v1.ApiTls
+	(*ApiRoles)(nil),            // 7: guideway.config.v1.ApiRoles
+	(*Etcd)(nil),                // 8: guideway.config.v1.Etcd
+	(*EtcdTls)(nil),             // 9: guideway.config.v1.EtcdTls
+	(*Cluster)(nil),             // 10: guideway.config.v1.Cluster
+	(*Machine)(nil),             // 11: guideway.config.v1.Machine
+	(*Peer)(nil),                // 12: guideway.config.v1.Peer
+	(*Tunnel)(nil),              // 13: guideway.config.v1.Tunnel
+	(*PrefixGroup)(nil),         // 14: guideway.config.v1.PrefixGroup
+	(*Service)(nil),             // 15: guideway.config.v1.Service
+	(*Mptcp)(nil),               // 16: guideway.config.v1.Mptcp
+	(*QuicLb)(nil),              // 17: guideway.config.v1.QuicLb
+	(*QuicLbConfig)(nil),        // 18: guideway.config.v1.QuicLbConfig
+	(*Vip)(nil),                 // 19: guideway.config.v1.Vip
+	(*IdleTimeouts)(nil),        // 20: guideway.config.v1.IdleTimeouts
+	(*Spill)(nil),               // 21: guideway.config.v1.Spill
+	(*Pool)(nil),                // 22: guideway.config.v1.Pool
+	(*Damping)(nil),             // 23: guideway.config.v1.Damping
+	(*Backend)(nil),             // 24: guideway.config.v1.Backend
+	(*HealthCheck)(nil),         // 25: guideway.config.v1.HealthCheck
+	(*HttpCheck)(nil),           // 26: guideway.config.v1.HttpCheck
+	(*HttpsCheck)(nil),          // 27: guideway.config.v1.HttpsCheck
+	(*Tls)(nil),                 // 28: guideway.config.v1.Tls
+	(*TcpCheck)(nil),            // 29: guideway.config.v1.TcpCheck
+	(*TlsCheck)(nil),            // 30: guideway.config.v1.TlsCheck
+	(*GrpcCheck)(nil),           // 31: guideway.config.v1.GrpcCheck
+	(*DnsCheck)(nil),            // 32: guideway.config.v1.DnsCheck
+	(*UdpCheck)(nil),            // 33: guideway.config.v1.UdpCheck
+	(*IcmpCheck)(nil),           // 34: guideway.config.v1.IcmpCheck
+	(*Vrrp)(nil),                // 35: guideway.config.v1.Vrrp
+	(*VrrpGroup)(nil),           // 36: guideway.config.v1.VrrpGroup
+	(*Bgp)(nil),                 // 37: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 38: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 39: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 40: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 41: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 42: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 43: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
-	9,  // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
-	10, // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
-	11, // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
-	12, // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
-	13, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
-	14, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
-	21, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
-	24, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	36, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	39, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	41, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
-	4,  // 11: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
-	7,  // 12: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
-	3,  // 13: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
-	42, // 14: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
-	2,  // 15: guideway.config.v1.Config.agents:type_name -> guideway.config.v1.Agents
-	1,  // 16: guideway.config.v1.Config.machines:type_name -> guideway.config.v1.MachineEntry
-	34, // 17: guideway.config.v1.Config.vrrp:type_name -> guideway.config.v1.Vrrp
-	39, // 18: guideway.config.v1.MachineEntry.forwarder:type_name -> guideway.config.v1.Forwarder
-	3,  // 19: guideway.config.v1.MachineEntry.speaker:type_name -> guideway.config.v1.Speaker
-	41, // 20: guideway.config.v1.MachineEntry.metrics:type_name -> guideway.config.v1.Metrics
-	36, // 21: guideway.config.v1.MachineEntry.bgp:type_name -> guideway.config.v1.Bgp
-	4,  // 22: guideway.config.v1.MachineEntry.api:type_name -> guideway.config.v1.Api
-	7,  // 23: guideway.config.v1.MachineEntry.etcd:type_name -> guideway.config.v1.Etcd
-	5,  // 24: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
-	6,  // 25: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
-	8,  // 26: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
-	18, // 27: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
-	19, // 28: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
-	20, // 29: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
-	16, // 30: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
-	15, // 31: guideway.config.v1.Service.mptcp:type_name -> guideway.config.v1.Mptcp
-	17, // 32: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
-	42, // 33: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	42, // 34: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	42, // 35: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	42, // 36: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	23, // 37: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	22, // 38: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
-	42, // 39: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
-	42, // 40: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
-	42, // 41: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
-	25, // 42: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	26, // 43: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
-	28, // 44: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	29, // 45: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
-	30, // 46: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
-	31, // 47: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
-	32, // 48: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
-	33, // 49: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
-	42, // 50: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	42, // 51: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	27, // 52: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
-	27, // 53: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
-	42, // 54: guideway.config.v1.Vrrp.interval:type_name -> google.protobuf.Duration
-	35, // 55: guideway.config.v1.Vrrp.groups:type_name -> guideway.config.v1.VrrpGroup
-	37, // 56: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	42, // 57: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	38, // 58: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	42, // 59: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	40, // 60: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	10, // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
+	11, // 1: guideway.config.v1.Config.machine:type_name -> guideway.config.v1.Machine
+	12, // 2: guideway.config.v1.Config.peers:type_name -> guideway.config.v1.Peer
+	13, // 3: guideway.config.v1.Config.tunnel:type_name -> guideway.config.v1.Tunnel
+	14, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
+	15, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
+	22, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
+	25, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
+	37, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	40, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	42, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	5,  // 11: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
+	8,  // 12: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
+	4,  // 13: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
+	43, // 14: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
+	3,  // 15: guideway.config.v1.Config.agents:type_name -> guideway.config.v1.Agents
+	2,  // 16: guideway.config.v1.Config.machines:type_name -> guideway.config.v1.MachineEntry
+	35, // 17: guideway.config.v1.Config.vrrp:type_name -> guideway.config.v1.Vrrp
+	1,  // 18: guideway.config.v1.Config.hooks:type_name -> guideway.config.v1.Hook
+	43, // 19: guideway.config.v1.Hook.timeout:type_name -> google.protobuf.Duration
+	40, // 20: guideway.config.v1.MachineEntry.forwarder:type_name -> guideway.config.v1.Forwarder
+	4,  // 21: guideway.config.v1.MachineEntry.speaker:type_name -> guideway.config.v1.Speaker
+	42, // 22: guideway.config.v1.MachineEntry.metrics:type_name -> guideway.config.v1.Metrics
+	37, // 23: guideway.config.v1.MachineEntry.bgp:type_name -> guideway.config.v1.Bgp
+	5,  // 24: guideway.config.v1.MachineEntry.api:type_name -> guideway.config.v1.Api
+	8,  // 25: guideway.config.v1.MachineEntry.etcd:type_name -> guideway.config.v1.Etcd
+	6,  // 26: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
+	7,  // 27: guideway.config.v1.Api.roles:type_name -> guideway.config.v1.ApiRoles
+	9,  // 28: guideway.config.v1.Etcd.tls:type_name -> guideway.config.v1.EtcdTls
+	19, // 29: guideway.config.v1.Service.vips:type_name -> guideway.config.v1.Vip
+	20, // 30: guideway.config.v1.Service.idle_timeouts:type_name -> guideway.config.v1.IdleTimeouts
+	21, // 31: guideway.config.v1.Service.spill:type_name -> guideway.config.v1.Spill
+	17, // 32: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
+	16, // 33: guideway.config.v1.Service.mptcp:type_name -> guideway.config.v1.Mptcp
+	18, // 34: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
+	43, // 35: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	43, // 36: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	43, // 37: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	43, // 38: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	24, // 39: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	23, // 40: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	43, // 41: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	43, // 42: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	43, // 43: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	26, // 44: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	27, // 45: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	29, // 46: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	30, // 47: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	31, // 48: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	32, // 49: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	33, // 50: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	34, // 51: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	43, // 52: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	43, // 53: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	28, // 54: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	28, // 55: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	43, // 56: guideway.config.v1.Vrrp.interval:type_name -> google.protobuf.Duration
+	36, // 57: guideway.config.v1.Vrrp.groups:type_name -> guideway.config.v1.VrrpGroup
+	38, // 58: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	43, // 59: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	39, // 60: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	43, // 61: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	41, // 62: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	63, // [63:63] is the sub-list for method output_type
+	63, // [63:63] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -4244,19 +4315,18 @@ func file_guideway_config_v1_config_proto_init() {
 	if File_guideway_config_v1_config_proto != nil {
 		return
 	}
-	file_guideway_config_v1_config_proto_msgTypes[1].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[2].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[3].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[7].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[4].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[8].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[9].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[10].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[12].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[14].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[11].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[13].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[15].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[17].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[16].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[18].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[21].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[19].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[22].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[23].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[24].OneofWrappers = []any{}
@@ -4270,19 +4340,20 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[32].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[33].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[34].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[36].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[35].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[37].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[38].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[39].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[40].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[41].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[42].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   42,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
