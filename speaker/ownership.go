@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 	"sync/atomic"
 
@@ -23,22 +22,24 @@ type ownership struct {
 	begin func() (*vrrp.Speaker, error)
 	// For any goroutine; nil: it was never needed.
 	vrrp atomic.Pointer[vrrp.Speaker]
-	want vrrp.Desired
-	// Why what is desired cannot be; empty: it can.
+	// What it was brought to.
+	desired  *speakerv1.Desired
+	standing election.Standing
+	// Why that cannot be; empty: it can.
 	refused string
 }
 
-// set what is desired; the same again is nothing new.
-func (o *ownership) set(want vrrp.Desired, undecodable error) {
-	if undecodable != nil {
-		o.refused = undecodable.Error()
+// follow what is desired; the same again is nothing new, unless it could not be.
+func (o *ownership) follow(desired *speakerv1.Desired, standing election.Standing) {
+	if desired == o.desired && standing == o.standing && o.refused == "" {
 		return
 	}
-	if reflect.DeepEqual(want, o.want) {
-		return
+	o.desired, o.standing, o.refused = desired, standing, ""
+	want, err := ownedOf(desired, standing)
+	if err == nil && (want.Interface != "" || o.vrrp.Load() != nil) {
+		err = o.bring(want)
 	}
-	o.want, o.refused = want, ""
-	if err := o.bring(want); err != nil {
+	if err != nil {
 		o.refused = err.Error()
 	}
 }
@@ -48,7 +49,6 @@ func (o *ownership) bring(want vrrp.Desired) error {
 	if speaker == nil {
 		begun, err := o.begin()
 		if err != nil {
-			o.want = vrrp.Desired{} // again when something is decided
 			return err
 		}
 		o.vrrp.Store(begun)

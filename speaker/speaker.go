@@ -295,7 +295,7 @@ func (p *process) decide(now time.Time) {
 		want = worse(want)
 	}
 	p.applier.set(want)
-	p.owns.set(ownedOf(p.desired, election.Standing{Withheld: withheld, Slow: p.forwarder.Slow() != "" || !p.leaving.IsZero()}))
+	p.owns.follow(p.desired, election.Standing{Withheld: withheld, Slow: p.forwarder.Slow() != "" || !p.leaving.IsZero()})
 	p.logChanges(now, withheld, absent)
 	p.shown.Store(&shown{desired: p.desired, want: want, slow: p.slow, revision: p.revision, withheld: withheld, problem: cmp.Or(p.problem, p.owns.refused), absent: absent})
 }
