@@ -70,6 +70,13 @@ func ownedOf(desired *speakerv1.Desired, standing election.Standing) (vrrp.Desir
 	}
 	want := vrrp.Desired{Interface: given.GetInterface(), Standing: standing}
 	want.Interval, want.PseudoHeader = given.GetInterval().AsDuration(), given.GetPseudoHeader()
+	for _, text := range given.GetProbes() {
+		probe, err := netip.ParseAddr(text)
+		if err != nil {
+			return vrrp.Desired{}, fmt.Errorf("VRRP: %w", err)
+		}
+		want.Probes = append(want.Probes, probe)
+	}
 	for i, group := range given.GetGroups() {
 		want.Groups = append(want.Groups, election.Group{VRID: uint8(group.GetVrid()), Priority: priorities[i]})
 	}

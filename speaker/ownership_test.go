@@ -88,6 +88,11 @@ func TestWhatIsNoConfigOfVRRPIsToldAndChangesNothing(t *testing.T) {
 	if _, err := ownedOf(stranger, election.Standing{}); err == nil || !strings.Contains(err.Error(), "lb-9 among them") {
 		t.Error(err)
 	}
+	probing := desiredOf("lb-1", allRoutes...)
+	probing.Vrrp.Probes = []string{"192.0.2.254", "fe80::1"}
+	if want, err := ownedOf(probing, election.Standing{}); err != nil || len(want.Probes) != 2 || want.Check() != nil {
+		t.Errorf("%v %v", want, err)
+	}
 	bad := desiredOf("lb-1", allRoutes...)
 	bad.Vrrp.Vips = append(bad.Vrrp.Vips, "nonsense")
 	if _, err := ownedOf(bad, election.Standing{}); err == nil {

@@ -46,6 +46,14 @@ func (b *builder) vrrp() {
 	for i, group := range groups {
 		vrrp.Groups = append(vrrp.Groups, VRRPGroup{VRID: uint8(first + i), VIPs: b.listedVIPs(fmt.Sprintf("vrrp.groups[%d].vips", i), group.GetVips(), vrrp)})
 	}
+	for i, text := range given.GetProbes() {
+		field := fmt.Sprintf("vrrp.probes[%d]", i)
+		probe := b.address(field, text)
+		if slices.Contains(b.config.Machine.Addresses, probe) {
+			b.errorf(field, "%s is this machine's own address: give another host's, such as the gateway's", probe)
+		}
+		vrrp.Probes = append(vrrp.Probes, probe)
+	}
 	b.ownVIPs(vrrp)
 	b.config.VRRP = vrrp
 }
@@ -87,6 +95,8 @@ func (b *builder) ownVIPs(vrrp *VRRP) {
 			b.errorf("vrrp", "owns single addresses, and service %s has VIPs in the prefix %s: announce it by `bgp`, or have a router route it to one VIP", route.Services[0], route.Prefix)
 		case !isListed && !isShared:
 			b.errorf("vrrp.groups", "do not have VIP %s of service %s: list it, or add a group without `vips`, which has the rest", vip, route.Services[0])
+		case slices.Contains(vrrp.Probes, vip):
+			b.errorf("vrrp.probes", "%s is a VIP: give a host that answers for itself, such as the gateway", vip)
 		case slices.Contains(b.config.Machine.Addresses, vip):
 			b.errorf("machine.addresses", "%s is a VIP, which vrrp owns: give an address of this machine's own", vip)
 		}

@@ -330,6 +330,8 @@ type VRRP struct {
 	Interval  time.Duration
 	// In checksums over IPv4.
 	PseudoHeader bool
+	// Hosts that answer; with any, VIPs are owned only while something is received.
+	Probes []netip.Addr
 	// At least one.
 	Groups []VRRPGroup
 }

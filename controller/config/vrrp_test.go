@@ -50,6 +50,8 @@ func TestWhatVRRPCannotOwnIsRefused(t *testing.T) {
 		{"{interface: eth1, groups: [{vips: [203.0.113.11]}, {vips: [203.0.113.11]}, {}]}", "", "", "vrrp.groups[1].vips[0]: 203.0.113.11 is in two groups"},
 		{"{interface: eth1, groups: [{vips: [nonsense]}, {}]}", "", "", "vrrp.groups[0].vips[0]: is \"nonsense\""},
 		{"{interface: eth1, groups: [{vips: [203.0.113.11]}]}", "", "", "vrrp.groups: do not have VIP 203.0.113.10 of service web"},
+		{"{interface: eth1, probes: [10.0.0.1]}", "", "", "vrrp.probes[0]: 10.0.0.1 is this machine's own address"},
+		{"{interface: eth1, probes: [203.0.113.11]}", "", "", "vrrp.probes: 203.0.113.11 is a VIP"},
 		{"{interface: eth1}", "name: lb-1, addresses: [10.0.0.1]", "name: lb-1, addresses: [203.0.113.11]", "203.0.113.11"},
 	} {
 		text := strings.Replace(fmt.Sprintf(owned, test.given), test.from, test.to, 1)

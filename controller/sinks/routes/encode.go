@@ -48,6 +48,9 @@ func encodeVRRP(c *config.Config) *speakerv1.Vrrp {
 			vrrp.Vips = append(vrrp.Vips, route.Prefix.Addr().String())
 		}
 	}
+	for _, probe := range c.VRRP.Probes {
+		vrrp.Probes = append(vrrp.Probes, probe.String())
+	}
 	for _, group := range c.VRRP.Groups {
 		encoded := &speakerv1.VrrpGroup{Vrid: uint32(group.VRID)}
 		for _, vip := range group.VIPs {

@@ -3114,7 +3114,11 @@ type Vrrp struct {
 	Groups []*VrrpGroup `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
 	// Include a pseudo-header in checksums over IPv4, as keepalived and FRR before 8.5 do, which
 	// refuse others; both kinds are taken here. Default: false, as RFC 9568 has it.
-	PseudoHeader  bool `protobuf:"varint,5,opt,name=pseudo_header,json=pseudoHeader,proto3" json:"pseudo_header,omitempty"`
+	PseudoHeader bool `protobuf:"varint,5,opt,name=pseudo_header,json=pseudoHeader,proto3" json:"pseudo_header,omitempty"`
+	// Hosts on the segment that answer ARP or neighbour solicitations, such as the gateway.
+	// With any, this machine owns VIPs only while it receives something: an answer of theirs or
+	// what else concerns VIPs. For links that still send when they receive no more. Default: none.
+	Probes        []string `protobuf:"bytes,6,rep,name=probes,proto3" json:"probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3182,6 +3186,13 @@ func (x *Vrrp) GetPseudoHeader() bool {
 		return x.PseudoHeader
 	}
 	return false
+}
+
+func (x *Vrrp) GetProbes() []string {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
 }
 
 type VrrpGroup struct {
@@ -4104,14 +4115,15 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x04size\x18\x01 \x01(\rB\n" +
 	"\xbaH\a*\x05\x18\xf8\n" +
 	"(\x00H\x00R\x04size\x88\x01\x01B\a\n" +
-	"\x05_size\"\x8e\x02\n" +
+	"\x05_size\"\xb0\x02\n" +
 	"\x04Vrrp\x12'\n" +
 	"\tinterface\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x0fR\tinterface\x12#\n" +
 	"\x04vrid\x18\x02 \x01(\rB\n" +
 	"\xbaH\a*\x05\x18\xff\x01(\x01H\x00R\x04vrid\x88\x01\x01\x12H\n" +
 	"\binterval\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x02\b(2\x05\x10\x80\xad\xe2\x04R\binterval\x12@\n" +
 	"\x06groups\x18\x04 \x03(\v2\x1d.guideway.config.v1.VrrpGroupB\t\xbaH\x06\x92\x01\x03\x10\xff\x01R\x06groups\x12#\n" +
-	"\rpseudo_header\x18\x05 \x01(\bR\fpseudoHeaderB\a\n" +
+	"\rpseudo_header\x18\x05 \x01(\bR\fpseudoHeader\x12 \n" +
+	"\x06probes\x18\x06 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\bR\x06probesB\a\n" +
 	"\x05_vrid\"\x1f\n" +
 	"\tVrrpGroup\x12\x12\n" +
 	"\x04vips\x18\x01 \x03(\tR\x04vips\"\xc2\x02\n" +

@@ -366,7 +366,9 @@ type Vrrp struct {
 	// now, or not for long, is better left to another machine.
 	Vips []string `protobuf:"bytes,6,rep,name=vips,proto3" json:"vips,omitempty"`
 	// In checksums over IPv4.
-	PseudoHeader  bool `protobuf:"varint,7,opt,name=pseudo_header,json=pseudoHeader,proto3" json:"pseudo_header,omitempty"`
+	PseudoHeader bool `protobuf:"varint,7,opt,name=pseudo_header,json=pseudoHeader,proto3" json:"pseudo_header,omitempty"`
+	// Hosts that answer; with any, VIPs are owned only while something is received.
+	Probes        []string `protobuf:"bytes,8,rep,name=probes,proto3" json:"probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -448,6 +450,13 @@ func (x *Vrrp) GetPseudoHeader() bool {
 		return x.PseudoHeader
 	}
 	return false
+}
+
+func (x *Vrrp) GetProbes() []string {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
 }
 
 type VrrpGroup struct {
@@ -1315,7 +1324,7 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"generation\x12M\n" +
 	"\x15controller_absent_max\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x13controllerAbsentMax\x12D\n" +
 	"\x10config_loaded_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0econfigLoadedAt\x12-\n" +
-	"\x04vrrp\x18\b \x01(\v2\x19.guideway.speaker.v1.VrrpR\x04vrrp\"\x82\x02\n" +
+	"\x04vrrp\x18\b \x01(\v2\x19.guideway.speaker.v1.VrrpR\x04vrrp\"\x9a\x02\n" +
 	"\x04Vrrp\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x125\n" +
 	"\binterval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\binterval\x126\n" +
@@ -1323,7 +1332,8 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\amachine\x18\x04 \x01(\tR\amachine\x12\x1a\n" +
 	"\bmachines\x18\x05 \x03(\tR\bmachines\x12\x12\n" +
 	"\x04vips\x18\x06 \x03(\tR\x04vips\x12#\n" +
-	"\rpseudo_header\x18\a \x01(\bR\fpseudoHeader\"3\n" +
+	"\rpseudo_header\x18\a \x01(\bR\fpseudoHeader\x12\x16\n" +
+	"\x06probes\x18\b \x03(\tR\x06probes\"3\n" +
 	"\tVrrpGroup\x12\x12\n" +
 	"\x04vrid\x18\x01 \x01(\rR\x04vrid\x12\x12\n" +
 	"\x04vips\x18\x02 \x03(\tR\x04vips\"\xfd\x02\n" +
