@@ -54,14 +54,23 @@ func (c *Configs) Get(ctx context.Context, number uint64) (*controllerv1.GetConf
 
 // originOf a config that is applied.
 func originOf(user string, order *controllerv1.ApplyOrder) Origin {
-	of := Origin{How: "apply", User: user, Message: order.GetMessage(), From: []string{order.GetFrom()}, RollbackTo: order.GetRollbackTo()}
-	switch {
-	case order.GetCanary() != "":
-		of.How = "canary"
-	case order.GetRollbackTo() > 0:
-		of.How = "rollback"
+	return Origin{
+		How: howOf(order), User: user, Message: order.GetMessage(), From: []string{order.GetFrom()}, RollbackTo: order.GetRollbackTo(),
 	}
-	return of
+}
+
+// howOf an order, or the record of one in etcd.
+func howOf(of interface {
+	GetCanary() string
+	GetRollbackTo() uint64
+}) string {
+	switch {
+	case of.GetCanary() != "":
+		return "canary"
+	case of.GetRollbackTo() > 0:
+		return "rollback"
+	}
+	return "apply"
 }
 
 // AwaitAccepted waits until the forwarder has accepted what was loaded last.

@@ -243,17 +243,11 @@ func (e *Etcd) list(ctx context.Context) (*controllerv1.GetConfigHistoryResponse
 
 func describeRecord(r *fleetv1.ConfigRecord) *controllerv1.ConfigRecord {
 	described := &controllerv1.ConfigRecord{
-		Number: r.Generation, Time: timestamppb.New(r.Time.AsTime()), How: "apply", User: r.User, Message: r.Message,
+		Number: r.Generation, Time: timestamppb.New(r.Time.AsTime()), How: howOf(r), User: r.User, Message: r.Message,
 		Digest: r.Digest, Bytes: r.Bytes, RollbackTo: r.RollbackTo, Machine: r.Machine,
 	}
 	if r.From != "" {
 		described.From = []string{r.From}
-	}
-	switch {
-	case r.Canary != "":
-		described.How = "canary"
-	case r.RollbackTo > 0:
-		described.How = "rollback"
 	}
 	return described
 }
