@@ -187,10 +187,10 @@ func (n *Node) answer(r *router, now time.Time) {
 // seeSecondOwner: clients may have heard it, so the VIPs are announced again. One that is
 // heard in the first interval is the former owner, which has not heard us yet.
 func (n *Node) seeSecondOwner(r *router, who string, now time.Time) {
-	n.counts.SecondOwners++
 	if now.Sub(r.since) <= n.config.Interval {
 		return
 	}
+	n.counts.SecondOwners++
 	r.announceAgain(now)
 	if r.secondAt.IsZero() || now.Sub(r.secondAt) >= secondOwnerGap {
 		r.secondAt = now
