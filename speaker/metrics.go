@@ -122,7 +122,7 @@ func ownershipMetrics(registry *prometheus.Registry, state *speakerv1.State) {
 	}, []string{"vrid", "family"})
 	registry.MustRegister(active, running)
 	for _, r := range state.GetVrrp() {
-		vrid, family := strconv.FormatUint(uint64(r.GetVrid()), 10), familyOf(r.GetIpv6())
+		vrid, family := strconv.FormatUint(uint64(r.GetVrid()), 10), r.GetFamily()
 		active.WithLabelValues(vrid, family).Set(truth(r.GetState() == election.Active.String()))
 		running.WithLabelValues(vrid, family).Set(truth(r.GetState() != election.Initialize.String()))
 	}

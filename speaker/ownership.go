@@ -158,7 +158,7 @@ func (o *ownership) describe(state *speakerv1.State, isConfigured bool) {
 	state.Problem = cmp.Or(state.Problem, shown.Problem)
 	for _, r := range shown.Routers {
 		router := &speakerv1.VirtualRouter{
-			Vrid: uint32(r.VRID), Ipv6: r.IPv6, State: r.State.String(), Reason: r.Reason, Since: timestamppb.New(r.Since),
+			Vrid: uint32(r.VRID), Family: familyOf(r.IPv6), State: r.State.String(), Reason: r.Reason, Since: timestamppb.New(r.Since),
 			Priority: uint32(r.Priority), OwnerPriority: uint32(r.OwnerPriority),
 		}
 		if r.Owner.IsValid() {

@@ -76,8 +76,8 @@ func (f *FakeController) GetState(context.Context, *controllerv1.GetStateRequest
 		Routes: []*controllerv1.Route{{Prefix: "203.0.113.10/32", Reason: "no backend", Services: []string{"web"}, Communities: []string{"64512:100", "64512:1:2"}}},
 		Peers:  []*controllerv1.Peer{{Name: "lb-2", Addresses: []string{"10.0.0.2"}, Healthy: true, Reason: "answers"}, {Name: "lb-3", Addresses: []string{"10.0.0.3"}, Reason: "no answer"}},
 		Vrrp: []*speakerv1.VirtualRouter{
-			{Vrid: 51, State: "active", Priority: 250, Vips: []string{"203.0.113.10"}},
-			{Vrid: 52, Ipv6: true, State: "backup", Priority: 242, Owner: "fe80::2", OwnerPriority: 250, Reason: "started", Vips: []string{"2001:db8:a::10"}},
+			{Vrid: 51, Family: "ipv4", State: "active", Priority: 250, Vips: []string{"203.0.113.10"}},
+			{Vrid: 52, Family: "ipv6", State: "backup", Priority: 242, Owner: "fe80::2", OwnerPriority: 250, Reason: "started", Vips: []string{"2001:db8:a::10"}},
 		},
 		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", Asn: 64513, State: "active", Attributes: []string{"med 10", "prepend 2"}, Bfd: "down", Reason: "hold-timer-expired"}},
 	}, nil

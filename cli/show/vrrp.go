@@ -65,20 +65,16 @@ func listVRRP(routers []*speakerv1.VirtualRouter, counts *speakerv1.VrrpCounts) 
 		None:   "no VIP is owned by VRRP: it is not configured, or no service here has a VIP to own",
 	}
 	for _, r := range routers {
-		family := "ipv4"
-		if r.GetIpv6() {
-			family = "ipv6"
-		}
 		owner := r.GetOwner()
 		if r.GetState() == "active" {
 			owner = "this machine"
 		}
 		shown.Routers = append(shown.Routers, shownRouter{
-			VRID: r.GetVrid(), Family: family, State: r.GetState(), Since: output.At(r.GetSince()), Priority: r.GetPriority(),
+			VRID: r.GetVrid(), Family: r.GetFamily(), State: r.GetState(), Since: output.At(r.GetSince()), Priority: r.GetPriority(),
 			Owner: r.GetOwner(), VIPs: append([]string{}, r.GetVips()...), Reason: r.GetReason(),
 		})
 		list.Rows = append(list.Rows, []string{
-			fmt.Sprint(r.GetVrid()), family, r.GetState(), output.Ago(r.GetSince()), fmt.Sprint(r.GetPriority()),
+			fmt.Sprint(r.GetVrid()), r.GetFamily(), r.GetState(), output.Ago(r.GetSince()), fmt.Sprint(r.GetPriority()),
 			output.Dash(owner), cmp.Or(strings.Join(r.GetVips(), " "), "-"), output.Dash(r.GetReason()),
 		})
 	}

@@ -359,10 +359,7 @@ func (c *Controller) tellHooks(t brain.Transition) {
 func (c *Controller) tellOwners() {
 	speaker, _ := c.routes.State()
 	for _, r := range speaker.GetVrrp() {
-		name := fmt.Sprintf("%d ipv4", r.GetVrid())
-		if r.GetIpv6() {
-			name = fmt.Sprintf("%d ipv6", r.GetVrid())
-		}
+		name := fmt.Sprintf("%d %s", r.GetVrid(), r.GetFamily())
 		if former := c.owners[name]; former != r.GetState() {
 			c.owners[name] = r.GetState()
 			c.tellHooks(brain.Transition{Kind: "virtual router", Name: name, From: former, To: r.GetState(), Reason: r.GetReason()})

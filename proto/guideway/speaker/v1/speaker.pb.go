@@ -982,7 +982,8 @@ func (x *State) GetVrrpCounts() *VrrpCounts {
 type VirtualRouter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Vrid  uint32                 `protobuf:"varint,1,opt,name=vrid,proto3" json:"vrid,omitempty"`
-	Ipv6  bool                   `protobuf:"varint,2,opt,name=ipv6,proto3" json:"ipv6,omitempty"`
+	// ipv4, ipv6
+	Family string `protobuf:"bytes,2,opt,name=family,proto3" json:"family,omitempty"`
 	// active, backup, initialize
 	State  string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	Reason string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1034,11 +1035,11 @@ func (x *VirtualRouter) GetVrid() uint32 {
 	return 0
 }
 
-func (x *VirtualRouter) GetIpv6() bool {
+func (x *VirtualRouter) GetFamily() string {
 	if x != nil {
-		return x.Ipv6
+		return x.Family
 	}
-	return false
+	return ""
 }
 
 func (x *VirtualRouter) GetState() string {
@@ -1382,10 +1383,10 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\x04slow\x18\v \x01(\tR\x04slow\x126\n" +
 	"\x04vrrp\x18\f \x03(\v2\".guideway.speaker.v1.VirtualRouterR\x04vrrp\x12@\n" +
 	"\vvrrp_counts\x18\r \x01(\v2\x1f.guideway.speaker.v1.VrrpCountsR\n" +
-	"vrrpCounts\"\x84\x02\n" +
+	"vrrpCounts\"\x88\x02\n" +
 	"\rVirtualRouter\x12\x12\n" +
-	"\x04vrid\x18\x01 \x01(\rR\x04vrid\x12\x12\n" +
-	"\x04ipv6\x18\x02 \x01(\bR\x04ipv6\x12\x14\n" +
+	"\x04vrid\x18\x01 \x01(\rR\x04vrid\x12\x16\n" +
+	"\x06family\x18\x02 \x01(\tR\x06family\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x120\n" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1a\n" +
