@@ -30,7 +30,7 @@ func reloadCommand() *cobra.Command {
 			})
 		},
 	}
-	command.Flags().BoolVar(&acceptOlder, "accept-older", false, "take what etcd holds, although its generation is lower than the one that runs, or its config another")
+	command.Flags().BoolVar(&acceptOlder, "accept-older", false, "take what etcd holds, although its number is lower than the one that runs, or its config another")
 	machine.AddController(command, &m)
 	return command
 }

@@ -159,7 +159,7 @@ func (f *FakeController) ApplyConfig(stream grpc.BidiStreamingServer[controllerv
 	if f.Failure != nil {
 		return f.Failure
 	}
-	return stream.Send(&controllerv1.ApplyConfigResponse{Generation: 43, Number: 7})
+	return stream.Send(&controllerv1.ApplyConfigResponse{Number: 7})
 }
 
 func (f *FakeController) GetConfigHistory(context.Context, *controllerv1.GetConfigHistoryRequest) (*controllerv1.GetConfigHistoryResponse, error) {
@@ -193,7 +193,7 @@ func (f *FakeController) PlanConfig(stream grpc.ClientStreamingServer[controller
 		}
 		f.Offered += string(request.Part.Data)
 	}
-	response := &controllerv1.PlanConfigResponse{Generation: 42, Services: []*controllerv1.ServiceChange{
+	response := &controllerv1.PlanConfigResponse{Number: 42, Services: []*controllerv1.ServiceChange{
 		{Service: "idle", Entries: 65537, Established: &controllerv1.ConnectionChange{Staying: 3}},
 	}}
 	switch {

@@ -59,7 +59,7 @@ func configApplyCommand() *cobra.Command {
 	command.Flags().StringVarP(&order.Message, "message", "m", "", "why: a `TEXT` that config history shows")
 	addOwnConfig(command, &own)
 	command.Flags().StringVar(&order.Canary, "canary", "", "the one `MACHINE` that is to run it before the others; only with etcd")
-	command.Flags().Uint64Var(&order.Generation, "generation", 0, "the `NUMBER` that config plan printed: refused if another generation runs [default: the one that runs now]")
+	command.Flags().Uint64Var(&order.Number, "seen-against", 0, "the `NUMBER` that config plan printed: refused if another configuration runs [default: the one that runs now]")
 	machine.AddController(command, &m)
 	return command
 }
@@ -74,18 +74,14 @@ func applySource(command *cobra.Command, m machine.Machine, own ownConfig, sourc
 	if err := printPlan(command.OutOrStdout(), "table", plan); err != nil {
 		return err
 	}
-	if order.Generation == 0 {
-		order.Generation = plan.Generation
+	if order.Number == 0 {
+		order.Number = plan.Number
 	}
 	applied, err := applyConfig(command, m, own, source, order)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(command.OutOrStdout(), "\napplied: generation %d runs", applied.Generation)
-	if applied.Number > 0 {
-		fmt.Fprintf(command.OutOrStdout(), "; it is number %d of the history", applied.Number)
-	}
-	fmt.Fprintln(command.OutOrStdout())
+	fmt.Fprintf(command.OutOrStdout(), "\napplied: config %d runs\n", applied.Number)
 	printNotChecked(command, applied)
 	if order.Canary != "" {
 		fmt.Fprintf(command.OutOrStdout(), "%s alone runs it: `guideway config promote` has all machines take it, `guideway config cancel` has %s return\n", order.Canary, order.Canary)

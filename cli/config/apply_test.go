@@ -57,22 +57,22 @@ func TestConfigApplyReplacesTheFile(t *testing.T) {
 	runDir := clitest.Both(t, c, nil)
 	file := configFileOf(t, "different: 1\n")
 	stdout, _, err := guideway(t, "config", "apply", file, "--run-dir", runDir, "--config", c.Target, "--message", "more room")
-	if err != nil || !strings.Contains(stdout, "changes to what runs (generation 42)") || !strings.HasSuffix(stdout, "\napplied: generation 43 runs; it is number 7 of the history\n") {
+	if err != nil || !strings.Contains(stdout, "changes to what runs (config 42)") || !strings.HasSuffix(stdout, "\napplied: config 7 runs\n") {
 		t.Errorf("%v\n%s", err, stdout)
 	}
 	if !strings.Contains(stdout, "\nchanges to "+c.Target+":\n") || !strings.Contains(stdout, "\n-former: 1\n+different: 1\n") {
 		t.Errorf("the lines that change are not shown:\n%s", stdout)
 	}
 	holds(t, c.Target, "different: 1\n")
-	if c.Order.Generation != 42 || c.Order.Message != "more room" || c.Order.From != file || c.Order.RollbackTo != 0 {
+	if c.Order.Number != 42 || c.Order.Message != "more room" || c.Order.From != file || c.Order.RollbackTo != 0 {
 		t.Errorf("order %v", c.Order)
 	}
 }
 
-func TestConfigApplyBindsToTheGenerationThatIsGiven(t *testing.T) {
+func TestConfigApplyBindsToTheNumberThatIsGiven(t *testing.T) {
 	c := &clitest.FakeController{Target: target(t)}
 	runDir := clitest.Both(t, c, nil)
-	if _, _, err := guideway(t, "config", "apply", configFileOf(t, "different"), "--run-dir", runDir, "--config", c.Target, "--generation", "41"); err != nil || c.Order.Generation != 41 {
+	if _, _, err := guideway(t, "config", "apply", configFileOf(t, "different"), "--run-dir", runDir, "--config", c.Target, "--seen-against", "41"); err != nil || c.Order.Number != 41 {
 		t.Errorf("%v %v", c.Order, err)
 	}
 }

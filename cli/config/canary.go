@@ -22,7 +22,7 @@ func configPromoteCommand() *cobra.Command {
 func configCancelCommand() *cobra.Command {
 	return endCanaryCommand(false, "cancel", "End a canary: its machine returns to the configuration of the others",
 		"Ends a canary (`guideway config apply --canary MACHINE`): the configuration of the other\n"+
-			"machines is applied again, as a generation above the cancelled one.")
+			"machines is applied again, under a number above the cancelled one.")
 }
 
 func endCanaryCommand(promote bool, use, short, long string) *cobra.Command {

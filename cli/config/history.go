@@ -47,7 +47,7 @@ func configHistoryCommand() *cobra.Command {
 		Short: "List the configurations that were in use: who applied them, when and why",
 		Long: "Lists the configurations that were in use on this machine, the latest first. The\n" +
 			"controller keeps the last 50, or 64 MiB, in its state directory. If machines share\n" +
-			"their configuration by etcd, the last 50 there are listed by generation.",
+			"their configuration by etcd, the last 50 there are listed.",
 		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			response, err := configHistory(command.Context(), m)

@@ -131,10 +131,10 @@ func printPlan(w io.Writer, format string, r *controllerv1.PlanConfigResponse) e
 		return commandline.PrintValue(w, format, shownPlanOf(r))
 	}
 	if !changesAnything(r) {
-		_, err := fmt.Fprintf(w, "no change: the config means what runs (generation %d)\n", r.Generation)
+		_, err := fmt.Fprintf(w, "no change: the config means what runs (config %d)\n", r.Number)
 		return err
 	}
-	fmt.Fprintf(w, "changes to what runs (generation %d):\n", r.Generation)
+	fmt.Fprintf(w, "changes to what runs (config %d):\n", r.Number)
 	var err error
 	for _, table := range []output.Listing{changesTable(shownChangesOf(r.Changes)), servicesTable(r), sharesTable(r), sessionsTable(r), routesTable(r), failuresTable(r)} {
 		if len(table.Rows) > 0 {
@@ -277,7 +277,7 @@ func planNotes(r *controllerv1.PlanConfigResponse) (notes []string) {
 }
 
 type shownPlan struct {
-	Generation      uint64               `json:"generation"`
+	Number          uint64               `json:"number"`
 	Changed         bool                 `json:"changed"`
 	Changes         []shownChange        `json:"changes"`
 	Services        []shownServiceChange `json:"services"`
@@ -365,7 +365,7 @@ type shownUntracked struct {
 
 func shownPlanOf(r *controllerv1.PlanConfigResponse) shownPlan {
 	shown := shownPlan{
-		Generation: r.Generation, Changed: changesAnything(r), RestartRequired: r.RestartRequired,
+		Number: r.Number, Changed: changesAnything(r), RestartRequired: r.RestartRequired,
 		AssumedActive: append([]string{}, r.AssumedActive...), Warnings: append([]string{}, r.Warnings...),
 		Untracked: shownUntracked{r.UntrackedTableFull, r.UntrackedQuota},
 		Changes:   shownChangesOf(r.Changes), Services: []shownServiceChange{}, Routes: []shownRouteChange{},

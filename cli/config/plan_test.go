@@ -30,7 +30,7 @@ func TestConfigPlanShowsWhatWouldChange(t *testing.T) {
 		t.Errorf("%v: the controller got %d bytes", err, len(c.Offered))
 	}
 	for _, want := range []string{
-		"changes to what runs (generation 42):",
+		"changes to what runs (config 42):",
 		"service web encap: gre to gue", "service web dscp: - to 46", "backend web-3 added",
 		"idle 0.0 % 3 3 0 0 0", "web 33.4 % 745 700 40 3 2",
 		"web web-1 100.0 % 66.6 %", "web web-3 0.0 % 33.4 %", "web-tls as those of web",
@@ -69,7 +69,7 @@ func TestConfigPlanForPrograms(t *testing.T) {
 func TestConfigPlanWithoutAChange(t *testing.T) {
 	runDir := clitest.Both(t, &clitest.FakeController{}, nil)
 	stdout, _, err := guideway(t, "config", "plan", configFileOf(t, "same"), "--run-dir", runDir)
-	if err != nil || stdout != "no change: the config means what runs (generation 42)\n" {
+	if err != nil || stdout != "no change: the config means what runs (config 42)\n" {
 		t.Errorf("%q %v", stdout, err)
 	}
 }

@@ -68,13 +68,13 @@ func seed(command *cobra.Command, file string, machineFiles []string) error {
 		return err
 	}
 	if seen.Current != nil {
-		return fmt.Errorf("etcd holds config generation %d of cluster %s already: `guideway config apply` stores the next one", seen.Current.Generation, settings.Cluster)
+		return fmt.Errorf("etcd holds config %d of cluster %s already: `guideway config apply` stores the next one", seen.Current.Generation, settings.Cluster)
 	}
 	stored, err := store.Publish(command.Context(), seen, 0, &fleetv1.ConfigRecord{Machine: parsed.Machine.Name, User: userName(), Message: "the first config", From: file}, shared[0].Data)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(command.OutOrStdout(), "stored: config generation %d of cluster %s\n", stored.GetGeneration(), settings.Cluster)
+	fmt.Fprintf(command.OutOrStdout(), "stored: config %d of cluster %s\n", stored.GetGeneration(), settings.Cluster)
 	return nil
 }
 

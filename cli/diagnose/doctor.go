@@ -298,7 +298,7 @@ func (p *diagnosis) plan() {
 	case p.status == nil: // what it runs is what it ran
 	case p.status.Generation == 0: // said above
 	case f.GetGenerationWanted() == 0:
-		p.add(gradeWarn, "plan", "the forwarder goes on with its last one, %d; the controller has none yet: `guideway config check`, then the controller's log", p.status.Generation)
+		p.add(gradeWarn, "plan", "the forwarder goes on with its last one; the controller has none yet: `guideway config check`, then the controller's log")
 	case f.GetRefusal() != "":
 		refusal := f.Refusal
 		if strings.Contains(p.state.Machine.GetReason(), refusal) {
@@ -306,9 +306,9 @@ func (p *diagnosis) plan() {
 		}
 		p.add(gradeFail, "plan", "the forwarder refuses it: %s", refusal)
 	case f.GetGenerationWanted() != f.GetGenerationRunning():
-		p.add(gradeFail, "plan", "the controller's is %d, the forwarder runs %d: look again, then at the controller's log", f.GetGenerationWanted(), f.GetGenerationRunning())
+		p.add(gradeFail, "plan", "the forwarder does not run the controller's yet: look again, then at the controller's log")
 	default:
-		p.add(gradeOK, "plan", "%d, wanted and running", f.GetGenerationRunning())
+		p.add(gradeOK, "plan", "wanted and running")
 	}
 }
 
@@ -320,13 +320,13 @@ func (p *diagnosis) etcd() {
 	}
 	switch {
 	case e.Away != "":
-		p.add(gradeWarn, "etcd", "%s; config generation %d goes on, and the next one is taken when it answers", e.Away, e.Generation)
+		p.add(gradeWarn, "etcd", "%s; config %d goes on, and the next one is taken when it answers", e.Away, e.Generation)
 	case e.Unusable != "":
-		p.add(gradeFail, "etcd", "%s; config generation %d goes on: apply a config (`guideway config apply`)", e.Unusable, e.Generation)
+		p.add(gradeFail, "etcd", "%s; config %d goes on: apply a config (`guideway config apply`)", e.Unusable, e.Generation)
 	case e.GenerationStored == 0 && e.AnsweredAt != nil:
-		p.add(gradeFail, "etcd", "holds no config, and generation %d runs here: were its data lost? `guideway config apply` stores the one that is to run", e.Generation)
+		p.add(gradeFail, "etcd", "holds no config, and config %d runs here: were its data lost? `guideway config apply` stores the one that is to run", e.Generation)
 	default:
-		p.add(gradeOK, "etcd", "answers and holds config generation %d; %d runs here", e.GenerationStored, e.Generation)
+		p.add(gradeOK, "etcd", "answers and holds config %d; %d runs here", e.GenerationStored, e.Generation)
 	}
 	if e.NotRegistered != "" && e.Away == "" {
 		p.add(gradeWarn, "etcd", "this machine is not registered there, so others do not see it: %s", e.NotRegistered)

@@ -16,19 +16,19 @@ var etcdsFindings = []struct {
 }{
 	{
 		&controllerv1.Etcd{Generation: 7, GenerationStored: 7, AnsweredAt: &timestamppb.Timestamp{Seconds: 1}, Endpoints: []string{"https://10.0.0.5:2379"}},
-		finding{gradeOK, "etcd", "answers and holds config generation 7; 7 runs here"},
+		finding{gradeOK, "etcd", "answers and holds config 7; 7 runs here"},
 	},
 	{
 		&controllerv1.Etcd{Generation: 7, GenerationStored: 7, Away: "etcd does not answer: connection refused", AnsweredAt: &timestamppb.Timestamp{Seconds: 1}},
-		finding{gradeWarn, "etcd", "etcd does not answer: connection refused; config generation 7 goes on, and the next one is taken when it answers"},
+		finding{gradeWarn, "etcd", "etcd does not answer: connection refused; config 7 goes on, and the next one is taken when it answers"},
 	},
 	{
-		&controllerv1.Etcd{Generation: 7, GenerationStored: 8, Unusable: "config generation 8 in etcd is damaged", AnsweredAt: &timestamppb.Timestamp{Seconds: 1}},
-		finding{gradeFail, "etcd", "config generation 8 in etcd is damaged; config generation 7 goes on: apply a config (`guideway config apply`)"},
+		&controllerv1.Etcd{Generation: 7, GenerationStored: 8, Unusable: "config 8 in etcd is damaged", AnsweredAt: &timestamppb.Timestamp{Seconds: 1}},
+		finding{gradeFail, "etcd", "config 8 in etcd is damaged; config 7 goes on: apply a config (`guideway config apply`)"},
 	},
 	{
 		&controllerv1.Etcd{Generation: 7, AnsweredAt: &timestamppb.Timestamp{Seconds: 1}},
-		finding{gradeFail, "etcd", "holds no config, and generation 7 runs here: were its data lost? `guideway config apply` stores the one that is to run"},
+		finding{gradeFail, "etcd", "holds no config, and config 7 runs here: were its data lost? `guideway config apply` stores the one that is to run"},
 	},
 }
 

@@ -306,7 +306,7 @@ func TestDoctorDoesNotCallAnAbsentPlanRunning(t *testing.T) {
 		want    finding
 	}{
 		{0, finding{gradeFail, "plan", "the forwarder has none and forwards nothing: start the controller with a good config"}},
-		{4, finding{gradeWarn, "plan", "the forwarder goes on with its last one, 4; the controller has none yet: `guideway config check`, then the controller's log"}},
+		{4, finding{gradeWarn, "plan", "the forwarder goes on with its last one; the controller has none yet: `guideway config check`, then the controller's log"}},
 	} {
 		p := diagnosis{status: &forwarderv1.GetStatusResponse{Generation: c.running}, state: &controllerv1.GetStateResponse{}}
 		p.plan()

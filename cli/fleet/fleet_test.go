@@ -60,7 +60,7 @@ func Test_a_canary_is_shown_and_ended(t *testing.T) {
 	fake := &clitest.FakeController{Fleet: threeMachines()}
 	fake.Fleet.Canary = &fleetv1.Canary{Machine: "lb-2", User: "alice", Config: &fleetv1.Current{Generation: 18}}
 	runDir := clitest.Both(t, fake, &clitest.FakeForwarder{})
-	if _, stderr, err := guideway(t, "fleet", "--run-dir", runDir); err != nil || !strings.Contains(stderr, "lb-2 alone runs generation 18, applied by alice: `guideway config promote` or `guideway config cancel`") {
+	if _, stderr, err := guideway(t, "fleet", "--run-dir", runDir); err != nil || !strings.Contains(stderr, "lb-2 alone runs config 18, applied by alice: `guideway config promote` or `guideway config cancel`") {
 		t.Errorf("%v\n%s", err, stderr)
 	}
 	out, stderr, err := guideway(t, "config", "promote", "--run-dir", runDir)
@@ -78,10 +78,10 @@ func Test_a_canary_is_shown_and_ended(t *testing.T) {
 
 func Test_an_alarm_of_the_fleet_fails_the_command(t *testing.T) {
 	fake := &clitest.FakeController{Fleet: threeMachines()}
-	fake.Fleet.Alarms = []string{"shard a, config generation 17: the config means different members"}
+	fake.Fleet.Alarms = []string{"shard a, config 17: the config means different members"}
 	fake.Fleet.Away = "etcd does not answer: connection refused"
 	_, stderr, err := guideway(t, "fleet", "--run-dir", clitest.Both(t, fake, &clitest.FakeForwarder{}))
-	if commandline.ExitCode(err) != commandline.ExitFailed || !strings.Contains(stderr, "alarm: shard a, config generation 17") || !strings.Contains(stderr, "as they were read last, 0s ago") {
+	if commandline.ExitCode(err) != commandline.ExitFailed || !strings.Contains(stderr, "alarm: shard a, config 17") || !strings.Contains(stderr, "as they were read last, 0s ago") {
 		t.Errorf("%v\n%s", err, stderr)
 	}
 }

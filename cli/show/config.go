@@ -53,7 +53,7 @@ func CanaryOf(canary *fleetv1.Canary) *Canary {
 
 // Text for people.
 func (c *Canary) Text() string {
-	return fmt.Sprintf("%s alone runs generation %d, applied by %s: `guideway config promote` or `guideway config cancel`", c.Machine, c.Generation, output.Dash(c.User))
+	return fmt.Sprintf("%s alone runs config %d, applied by %s: `guideway config promote` or `guideway config cancel`", c.Machine, c.Generation, output.Dash(c.User))
 }
 
 func showConfig(ctx context.Context, m machine.Machine, _ io.Writer) (output.Listing, error) {
@@ -114,7 +114,7 @@ func etcdRows(e *controllerv1.Etcd) [][]string {
 	}
 	return [][]string{
 		{"etcd", state}, {"etcd's endpoints", strings.Join(e.Endpoints, " ")}, {"etcd's alarms", output.Dash(strings.Join(e.Alarms, ", "))},
-		{"generation in use", fmt.Sprint(e.Generation)}, {"generation in etcd", stored},
+		{"config in use", fmt.Sprint(e.Generation)}, {"config in etcd", stored},
 		{"registered in etcd", registered},
 	}
 }

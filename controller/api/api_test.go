@@ -86,7 +86,7 @@ func (h *host) DrainMachine(context.Context, *controllerv1.DrainMachineRequest) 
 }
 func (h *host) PlanConfig(_ context.Context, files []config.Source) (*controllerv1.PlanConfigResponse, error) {
 	h.offered = files
-	return &controllerv1.PlanConfigResponse{Generation: 7}, h.plan
+	return &controllerv1.PlanConfigResponse{Number: 7}, h.plan
 }
 
 func (h *host) ApplyConfig(_ context.Context, user string, order *controllerv1.ApplyOrder, files []config.Source) (Applying, error) {
@@ -98,7 +98,7 @@ func (h *host) Target() (path, digest string, edited bool) {
 	return "/etc/guideway/guideway.yaml", "abc", false
 }
 func (h *host) Commit(context.Context) (*controllerv1.ApplyConfigResponse, error) {
-	return &controllerv1.ApplyConfigResponse{Generation: 8, Number: 3}, h.reload
+	return &controllerv1.ApplyConfigResponse{Number: 3}, h.reload
 }
 func (h *host) Write() error { h.written = true; return nil }
 func (h *host) PutBack(_ context.Context, reason error) error {
@@ -322,7 +322,7 @@ func TestAConfigComesInPartsAndItsFailuresHaveTheirCodes(t *testing.T) {
 		return &controllerv1.ConfigPart{Name: name, Data: []byte(data)}
 	}
 	response, err := sendConfig(t, operator, part("a", "1"), part("a", "2"), part("b", ""), part("c", "3"))
-	if err != nil || response.Generation != 7 {
+	if err != nil || response.Number != 7 {
 		t.Fatal(response, err)
 	}
 	want := []config.Source{{Name: "a", Data: []byte("12")}, {Name: "b"}, {Name: "c", Data: []byte("3")}}
@@ -365,7 +365,7 @@ func beginApply(t *testing.T, client controllerv1.ControllerClient) (controllerv
 	}
 	for _, request := range []*controllerv1.ApplyConfigRequest{
 		{Part: &controllerv1.ConfigPart{Name: "a", Data: []byte("1")}},
-		{Part: &controllerv1.ConfigPart{Name: "a", Data: []byte("2")}, Order: &controllerv1.ApplyOrder{Generation: 7, Message: "why"}},
+		{Part: &controllerv1.ConfigPart{Name: "a", Data: []byte("2")}, Order: &controllerv1.ApplyOrder{Number: 7, Message: "why"}},
 	} {
 		if stream.Send(request) != nil {
 			break // what ended the stream comes next
@@ -389,7 +389,7 @@ func TestAConfigIsAppliedWhenItsClientHasWrittenIt(t *testing.T) {
 		t.Errorf("the controller got %v %v of %q", h.offered, h.order, h.user)
 	}
 	_ = stream.Send(&controllerv1.ApplyConfigRequest{Written: true}) // its error comes with the answer
-	if done, err := stream.Recv(); err != nil || done.Generation != 8 || done.Number != 3 {
+	if done, err := stream.Recv(); err != nil || done.Number != 3 {
 		t.Errorf("%v %v", done, err)
 	}
 	if _, err := beginApply(t, viewer); status.Code(err) != codes.PermissionDenied {

@@ -97,15 +97,14 @@ func copyValues[K comparable, V any](from map[K]*V) map[K]*V {
 // WantedGeneration of the plan; 0: there is none yet.
 func (s *State) WantedGeneration() uint64 { return s.forwarder.wanted.GetGeneration() }
 
-// Accepted returns the config and the generation that the forwarder runs, if
-// that is what is wanted; false: a plan is under way, or was refused, or there
-// is none.
-func (s *State) Accepted() (running *config.Config, generation uint64, accepted bool) {
+// Accepted returns the config that the forwarder runs, if that is what is wanted;
+// false: a plan is under way, or was refused, or there is none.
+func (s *State) Accepted() (running *config.Config, accepted bool) {
 	f := &s.forwarder
 	if s.current == nil || f.running.inputs != s.current || f.wanted == nil {
-		return nil, f.accepted, false
+		return nil, false
 	}
-	return s.current.config, f.accepted, f.accepted == f.wanted.Generation
+	return s.current.config, f.accepted == f.wanted.Generation
 }
 
 // Refused returns why this config, which was loaded, is not the one that plans

@@ -52,6 +52,39 @@ func (c *Configs) Get(ctx context.Context, number uint64) (*controllerv1.GetConf
 	return c.backend.get(ctx, number)
 }
 
+// checkRunning is for the brain's goroutine: the config is still the one that an order was
+// given for. Health may have changed since: comparing a large config takes seconds, and
+// of many backends one changes often. What was loaded after it and refused is in nobody's
+// way.
+func (c *Configs) checkRunning(order *controllerv1.ApplyOrder) error {
+	running, loaded := c.Running(), c.Loaded()
+	if running != nil && running != loaded {
+		if _, refused := c.host.Brain().Refused(loaded.Parsed); !refused {
+			running = nil
+		}
+	}
+	if running == nil {
+		return api.Unmetf("the forwarder does not run what the controller has loaded last (`guideway show services` says why): apply when it does")
+	}
+	if number := c.numberOf(running); number != order.GetNumber() {
+		return api.Unmetf("config %d runs now, and the changes were seen against %d: see them again by `guideway config plan`", number, order.GetNumber())
+	}
+	return nil
+}
+
+// NumberInUse of the history; 0: none is in use, or it is not recorded.
+func (c *Configs) NumberInUse() uint64 { return c.numberOf(c.InUse()) }
+
+func (c *Configs) numberOf(of *Config) uint64 {
+	switch {
+	case of == nil:
+		return 0
+	case c.etcd != nil:
+		return currentOf(of.Shared).GetGeneration()
+	}
+	return c.history.NumberOf(of.digest)
+}
+
 // originOf a config that is applied.
 func originOf(user string, order *controllerv1.ApplyOrder) Origin {
 	return Origin{
@@ -100,10 +133,9 @@ func (c *Configs) outcome(response *controllerv1.ApplyConfigResponse) (done bool
 		// A file goes back to what it was: that is what is loaded from here on.
 		return true, api.Unmetf("%s", problem)
 	}
-	running, generation, accepted := c.host.Brain().Accepted()
-	if !accepted || running != loaded {
+	if running, accepted := c.host.Brain().Accepted(); !accepted || running != loaded {
 		return false, nil
 	}
-	response.Generation, response.Warnings = generation, c.host.Brain().Warnings()
+	response.Warnings = c.host.Brain().Warnings()
 	return true, nil
 }

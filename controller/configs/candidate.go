@@ -151,11 +151,11 @@ func (e *Etcd) awaitCanary(ctx context.Context, machine string, generation uint6
 				return nil
 			}
 			if m.Name == machine {
-				reason = fmt.Sprintf("it runs generation %d: %s", m.Generation, m.Reason)
+				reason = fmt.Sprintf("it runs config %d: %s", m.Generation, m.Reason)
 			}
 		}
 		if ctx.Err() != nil {
-			return api.Unmetf("%s was to run generation %d alone, and does not: %s: `guideway config cancel` ends it", machine, generation, reason)
+			return api.Unmetf("%s was to run config %d alone, and does not: %s: `guideway config cancel` ends it", machine, generation, reason)
 		}
 		if err != nil {
 			reason = err.Error()

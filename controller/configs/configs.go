@@ -230,7 +230,7 @@ func (c *Configs) CheckNext(parsed *config.Config) error {
 // refuseOtherSecret: once the forwarder hashes with one, another would move
 // every connection, and the forwarder refuses it.
 func (c *Configs) refuseOtherSecret(parsed *config.Config) error {
-	running, _ := c.Running()
+	running := c.Running()
 	if running == nil || running.Parsed.Cluster.KeyID == parsed.Cluster.KeyID {
 		return nil
 	}
@@ -243,13 +243,12 @@ func (c *Configs) refuseOtherSecret(parsed *config.Config) error {
 // known to be good, goes into the history and to disk. After each decision, in the
 // brain's goroutine.
 func (c *Configs) Trusted(parsed *config.Config) {
-	running, _ := c.Running()
+	running := c.Running()
 	if running == nil || running.Parsed != parsed {
 		if running = c.of(parsed); running == nil {
 			return // there is none yet
 		}
-		_, generation, _ := c.host.Brain().Accepted()
-		c.setRunning(running, generation)
+		c.setRunning(running)
 		c.history.Add(running.recorded())
 	}
 	if c.keepsAt(time.Now()) {

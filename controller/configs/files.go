@@ -117,7 +117,7 @@ func (f files) begin(ctx context.Context, user string, order *controllerv1.Apply
 func (r *replacing) check(ctx context.Context, parsed *config.Config) error {
 	var problem error
 	err := r.host.Ask(ctx, func() {
-		if problem = r.checkGeneration(); problem == nil {
+		if problem = r.checkRunning(r.order); problem == nil {
 			problem = r.CheckNext(parsed)
 		}
 	})
@@ -128,24 +128,11 @@ func (r *replacing) check(ctx context.Context, parsed *config.Config) error {
 	if err != nil {
 		return api.Unmetf("%w", err)
 	}
-	inUse := r.InUse().digest
+	inUse := r.InUse()
 	r.digest = DigestOf(held)
-	r.edited = r.digest != inUse && r.digest != DigestOf([]config.Source{{Data: r.data}})
+	r.edited = r.digest != inUse.digest && r.digest != DigestOf([]config.Source{{Data: r.data}})
 	if r.edited && r.order.GetRollbackTo() == 0 {
-		return api.Unmetf("%s was edited since it was loaded, and is not overwritten: `guideway config apply %s` brings the edit into use, `guideway config rollback %d` puts it aside", r.path, r.path, r.history.NumberOf(inUse))
-	}
-	return nil
-}
-
-// checkGeneration is for the brain's goroutine: what runs is what the order was
-// given for. What was loaded after it and refused is in nobody's way.
-func (r *replacing) checkGeneration() error {
-	_, generation, accepted := r.host.Brain().Accepted()
-	switch {
-	case !accepted:
-		return api.Unmetf("the forwarder does not run what the controller has loaded last (`guideway show services` says why): apply when it does")
-	case generation != r.order.GetGeneration():
-		return api.Unmetf("generation %d runs now, and the changes were seen against %d: see them again by `guideway config plan`", generation, r.order.GetGeneration())
+		return api.Unmetf("%s was edited since it was loaded, and is not overwritten: `guideway config apply %s` brings the edit into use, `guideway config rollback %d` puts it aside", r.path, r.path, r.numberOf(inUse))
 	}
 	return nil
 }
@@ -169,7 +156,7 @@ func (r *replacing) Commit(ctx context.Context) (*controllerv1.ApplyConfigRespon
 	offered.origin, offered.record = r.record.Origin, &r.record
 	var problem error
 	err := r.host.Ask(ctx, func() {
-		if problem = r.checkGeneration(); problem == nil {
+		if problem = r.checkRunning(r.order); problem == nil {
 			problem = r.load(offered)
 			r.used = problem == nil
 			r.tell(problem)

@@ -45,7 +45,7 @@ func (p *publishing) check(ctx context.Context) error {
 	var problem error
 	var snapshot brain.Snapshot
 	err := p.host.Ask(ctx, func() {
-		if problem = p.checkRunning(); problem == nil {
+		if problem = p.checkRunning(p.order); problem == nil {
 			problem = p.CheckNext(p.parsed)
 		}
 		snapshot = p.host.Brain().Snapshot()
@@ -61,26 +61,10 @@ func (p *publishing) check(ctx context.Context) error {
 	}
 	isTaken := fleet.CheckNext(p.Generation(), p.seen.Current) == nil
 	if isTaken && p.seen.Current.GetGeneration() > p.lookedAt().GetGeneration() {
-		return api.Unmetf("etcd holds config generation %d, which this controller has not looked at yet: see the changes again by `guideway config plan`", p.seen.Current.GetGeneration())
+		return api.Unmetf("etcd holds config %d, which this controller has not looked at yet: see the changes again by `guideway config plan`", p.seen.Current.GetGeneration())
 	}
 	if canary := p.seen.Canary; canary != nil {
-		return api.Unmetf("%s alone runs generation %d: end that first, by `guideway config promote` or `guideway config cancel`", canary.GetMachine(), canary.GetConfig().GetGeneration())
-	}
-	return nil
-}
-
-// checkRunning is for the brain's goroutine: the config is still the one that an order was
-// given for. Health may have changed since: comparing a large config takes seconds, and
-// of a fleet's machines and backends one changes often. What was loaded after it and
-// refused is in nobody's way.
-func (p *publishing) checkRunning() error {
-	running, since := p.Running()
-	_, isRefused := p.host.Brain().Refused(p.Loaded().Parsed)
-	if running == nil || running != p.Loaded() && !isRefused {
-		return api.Unmetf("the forwarder has not accepted yet what the controller has loaded last: apply when it has")
-	}
-	if p.order.GetGeneration() < since {
-		return api.Unmetf("another config is in use since generation %d, and the changes were seen against %d: see them again by `guideway config plan`", since, p.order.GetGeneration())
+		return api.Unmetf("%s alone runs config %d: end that first, by `guideway config promote` or `guideway config cancel`", canary.GetMachine(), canary.GetConfig().GetGeneration())
 	}
 	return nil
 }
@@ -111,8 +95,7 @@ func (p *publishing) Commit(ctx context.Context) (*controllerv1.ApplyConfigRespo
 // run the config here, or see it run on the machine that is alone to run it.
 func (p *publishing) run(ctx context.Context, stored *fleet.Config) (*controllerv1.ApplyConfigResponse, error) {
 	if canary := p.order.GetCanary(); canary != "" && canary != p.parsed.Machine.Name {
-		err := p.awaitCanary(ctx, canary, stored.GetGeneration())
-		return &controllerv1.ApplyConfigResponse{Generation: p.PlanGeneration(ctx), Number: stored.GetGeneration()}, err
+		return &controllerv1.ApplyConfigResponse{Number: stored.GetGeneration()}, p.awaitCanary(ctx, canary, stored.GetGeneration())
 	}
 	return p.runHere(ctx, stored)
 }
@@ -130,7 +113,7 @@ func (p *publishing) runHere(ctx context.Context, stored *fleet.Config) (*contro
 		response, err = p.AwaitAccepted(ctx)
 	}
 	if err != nil {
-		return nil, api.Unmetf("config generation %d is in etcd, and this machine does not run it: `guideway config %s` returns to the one before: %w", stored.GetGeneration(), undoOf(p.order), err)
+		return nil, api.Unmetf("config %d is in etcd, and this machine does not run it: `guideway config %s` returns to the one before: %w", stored.GetGeneration(), undoOf(p.order), err)
 	}
 	response.Number = stored.GetGeneration()
 	return response, nil

@@ -52,8 +52,6 @@ type stages struct {
 	loads []*Config
 	// nil: none yet.
 	running, kept *Config
-	// Generation of the plan by which the forwarder accepted what runs first.
-	since uint64
 	// Why what runs is not kept; empty: it is. And when that is tried again.
 	notKept string
 	again   time.Time
@@ -78,11 +76,11 @@ func (s *stages) setLoaded(next *Config, formerRefused bool, now time.Time) {
 }
 
 // setRunning to one of those loaded: the forwarder has accepted a plan of it.
-func (s *stages) setRunning(c *Config, generation uint64) {
+func (s *stages) setRunning(c *Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loads = slices.Clone(s.loads[slices.Index(s.loads, c):])
-	s.running, s.since, s.again = c, generation, time.Time{}
+	s.running, s.again = c, time.Time{}
 }
 
 // setKept: what runs is kept; an error: it could not be kept, and is tried again at that time.
@@ -141,18 +139,17 @@ func (s *stages) GenerationOf(parsed *config.Config) uint64 {
 	return 0
 }
 
-// Running is the one that the forwarder accepted last, and the generation of the plan
-// by which it did first; nil: none yet.
-func (s *stages) Running() (running *Config, since uint64) {
+// Running is the one that the forwarder accepted last; nil: none yet.
+func (s *stages) Running() *Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.running, s.since
+	return s.running
 }
 
 // InUse is the one that runs; where the forwarder has not been reached yet, the one that
 // it is to run; nil: none yet.
 func (s *stages) InUse() *Config {
-	if running, _ := s.Running(); running != nil {
+	if running := s.Running(); running != nil {
 		return running
 	}
 	return s.Loaded()

@@ -20,11 +20,11 @@ func TestOneConfigIsAtEachStage(t *testing.T) {
 	}
 	a, b, c := named("a"), named("b"), named("c")
 	s.setLoaded(a, false, now)
-	if running, _ := s.Running(); running != nil || s.InUse() != a || s.Machine() != "a" || !s.LoadedAt().Equal(now) {
+	if running := s.Running(); running != nil || s.InUse() != a || s.Machine() != "a" || !s.LoadedAt().Equal(now) {
 		t.Error("loaded is not running, but the one to run")
 	}
-	s.setRunning(a, 7)
-	if running, since := s.Running(); running != a || since != 7 || !s.keepsAt(now) {
+	s.setRunning(a)
+	if running := s.Running(); running != a || !s.keepsAt(now) {
 		t.Error("what runs is to be kept")
 	}
 	s.setKept(nil, now)
@@ -37,11 +37,11 @@ func TestOneConfigIsAtEachStage(t *testing.T) {
 	if s.Loaded() != c || s.InUse() != a || s.of(b.Parsed) != b {
 		t.Error("what is under way is forgotten, or runs already")
 	}
-	s.setRunning(b, 8)
+	s.setRunning(b)
 	if s.InUse() != b || s.Loaded() != c || s.of(a.Parsed) != nil {
 		t.Error("after b, c may still run, and a no more")
 	}
-	s.setRunning(c, 9)
+	s.setRunning(c)
 	if s.InUse() != c || s.Loaded() != c || s.of(b.Parsed) != nil {
 		t.Error("c is all there is")
 	}
@@ -51,7 +51,7 @@ func TestARefusedConfigIsForgottenWithTheNext(t *testing.T) {
 	var s stages
 	a, bad, next := named("a"), named("bad"), named("next")
 	s.setLoaded(a, false, time.Time{})
-	s.setRunning(a, 1)
+	s.setRunning(a)
 	s.setLoaded(bad, false, time.Time{})
 	s.setLoaded(next, true, time.Time{})
 	if s.of(bad.Parsed) != nil || s.of(a.Parsed) != a || s.Loaded() != next || s.InUse() != a {
@@ -64,13 +64,13 @@ func TestWhatCannotBeKeptIsTriedAgain(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	a, b := named("a"), named("b")
 	s.setLoaded(a, false, now)
-	s.setRunning(a, 1)
+	s.setRunning(a)
 	s.setKept(errors.New("disk full"), now.Add(keepRetry))
 	if s.NotKept() != "disk full" || s.keepsAt(now) || !s.keepsAt(now.Add(keepRetry)) {
 		t.Error("tried again at once, or never")
 	}
 	s.setLoaded(b, false, now)
-	s.setRunning(b, 2)
+	s.setRunning(b)
 	if !s.keepsAt(now) {
 		t.Error("another config waits for the former one's time")
 	}

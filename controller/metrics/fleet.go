@@ -6,7 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 var (
 	machineListed = describe("guideway_fleet_machine_registered", "1: the machine's controller is registered in etcd. Of each that the config or etcd names; absent where the config is in files alone.", "machine")
-	fleetDiffers  = describe("guideway_fleet_fingerprints_differ", "1: machines of one shard and config generation choose different backends: by their config (of: configured), or by their tables for more than 30 s (of: live).", "of")
+	fleetDiffers  = describe("guideway_fleet_fingerprints_differ", "1: machines of one shard and config choose different backends: by their config (of: configured), or by their tables for more than 30 s (of: live).", "of")
 )
 
 // Fleet as it was read last.

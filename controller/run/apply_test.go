@@ -49,6 +49,17 @@ func (h *harness) apply(config string, order *controllerv1.ApplyOrder) (*control
 
 func (h *harness) running() uint64 { return h.peer.running().GetGeneration() }
 
+func (h *harness) numberInUse() uint64 {
+	h.t.Helper()
+	for _, record := range h.history().Records {
+		if record.InUse {
+			return record.Number
+		}
+	}
+	h.t.Fatal("the history has no config in use")
+	return 0
+}
+
 func (h *harness) history() *controllerv1.GetConfigHistoryResponse {
 	h.t.Helper()
 	history, err := h.client.GetConfigHistory(h.deadline(), &controllerv1.GetConfigHistoryRequest{})
@@ -72,9 +83,9 @@ const secondBackend = ", {name: web-2, address: 10.1.0.12}"
 func TestAnAppliedConfigIsInUseAndInTheHistory(t *testing.T) {
 	h := applied(t)
 	before := h.running()
-	order := &controllerv1.ApplyOrder{Generation: before, Message: "more room", From: "/new.yaml"}
+	order := &controllerv1.ApplyOrder{Number: h.numberInUse(), Message: "more room", From: "/new.yaml"}
 	response, err := h.apply(h.config(secondBackend), order)
-	if err != nil || response.Generation <= before || response.Generation != h.running() || response.Number != 2 {
+	if err != nil || h.running() <= before || response.Number != 2 {
 		t.Fatalf("%v %v", response, err)
 	}
 	h.until("in use", backendState("web-2", "active"))
@@ -107,7 +118,7 @@ func TestAnAppliedConfigIsInUseAndInTheHistory(t *testing.T) {
 		t.Errorf("an unknown number: %v", err)
 	}
 	// Back by the same means.
-	response, err = h.apply(h.config(""), &controllerv1.ApplyOrder{Generation: h.running(), RollbackTo: 1})
+	response, err = h.apply(h.config(""), &controllerv1.ApplyOrder{Number: h.numberInUse(), RollbackTo: 1})
 	if err != nil || response.Number != 3 {
 		t.Fatalf("%v %v", response, err)
 	}
@@ -132,10 +143,10 @@ func TestWhatIsReloadedIsInTheHistoryToo(t *testing.T) {
 
 func TestAConfigIsRefusedThatWasComparedWithSomethingElse(t *testing.T) {
 	h := applied(t)
-	refused := func(what, config string, generation uint64, code codes.Code, why string) {
+	refused := func(what, config string, number uint64, code codes.Code, why string) {
 		t.Helper()
 		before := h.running()
-		_, err := h.apply(config, &controllerv1.ApplyOrder{Generation: generation})
+		_, err := h.apply(config, &controllerv1.ApplyOrder{Number: number})
 		if status.Code(err) != code || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -143,13 +154,13 @@ func TestAConfigIsRefusedThatWasComparedWithSomethingElse(t *testing.T) {
 			t.Errorf("%s: generation %d after %d; %v", what, h.running(), before, h.history())
 		}
 	}
-	refused("another generation", h.config(secondBackend), h.running()+1, codes.FailedPrecondition, "runs now")
-	refused("a mistake", "nonsense: 1\n", h.running(), codes.InvalidArgument, "/new.yaml:1")
+	refused("another number", h.config(secondBackend), h.numberInUse()+1, codes.FailedPrecondition, "runs now")
+	refused("a mistake", "nonsense: 1\n", h.numberInUse(), codes.InvalidArgument, "/new.yaml:1")
 	if onDisk, _ := os.ReadFile(h.configFile()); string(onDisk) != h.config("") {
 		t.Error("the file changed")
 	}
 	h.write(h.config("") + "# edited\n")
-	refused("an edited file", h.config(secondBackend), h.running(), codes.FailedPrecondition, "was edited since it was loaded")
+	refused("an edited file", h.config(secondBackend), h.numberInUse(), codes.FailedPrecondition, "was edited since it was loaded")
 	h.stop()
 }
 
@@ -173,7 +184,7 @@ func TestAConfigOfSeveralFilesIsNotReplaced(t *testing.T) {
 	if _, err := h.plan("/new.yaml", h.config("")); err != nil {
 		t.Errorf("its changes can be seen all the same: %v", err)
 	}
-	_, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Generation: h.running()})
+	_, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Number: h.numberInUse()})
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "config.d, which is not replaced") {
 		t.Errorf("got %v", err)
 	}
@@ -224,7 +235,7 @@ func TestNothingElseIsLoadedWhileAConfigIsApplied(t *testing.T) {
 		t.Fatal(err)
 	}
 	part := &controllerv1.ConfigPart{Name: "/new.yaml", Data: []byte(h.config(secondBackend))}
-	if err := stream.Send(&controllerv1.ApplyConfigRequest{Part: part, Order: &controllerv1.ApplyOrder{Generation: h.running()}}); err != nil {
+	if err := stream.Send(&controllerv1.ApplyConfigRequest{Part: part, Order: &controllerv1.ApplyOrder{Number: h.numberInUse()}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := stream.Recv(); err != nil {
@@ -261,7 +272,7 @@ func (h *harness) reloadRefused(config string) {
 func TestAFileThatIsEditedInPlaceIsAppliedLikeAnother(t *testing.T) {
 	h := applied(t)
 	h.write(h.config(secondBackend))
-	response, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Generation: h.running(), Message: "by hand"})
+	response, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Number: h.numberInUse(), Message: "by hand"})
 	if err != nil || response.Number != 2 {
 		t.Fatalf("%v %v", response, err)
 	}
@@ -287,11 +298,11 @@ func TestABadEditDoesNotStandInTheWayOfARollback(t *testing.T) {
 			h.until("the former plan runs", func(s *controllerv1.GetStateResponse) bool {
 				return s.Forwarder.GenerationAccepted == s.Forwarder.GenerationWanted && s.Forwarder.GenerationWanted == h.running()
 			})
-			_, err := h.apply(h.config(secondBackend)+"# another\n", &controllerv1.ApplyOrder{Generation: h.running()})
+			_, err := h.apply(h.config(secondBackend)+"# another\n", &controllerv1.ApplyOrder{Number: h.numberInUse()})
 			if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "`guideway config rollback 1` puts it aside") {
 				t.Errorf("overwritten: %v", err)
 			}
-			if _, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Generation: h.running(), RollbackTo: 1}); err != nil {
+			if _, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Number: h.numberInUse(), RollbackTo: 1}); err != nil {
 				t.Fatal(err)
 			}
 			h.until("in order", func(s *controllerv1.GetStateResponse) bool { return !s.Config.Stale && announced(s) })
@@ -306,7 +317,7 @@ func TestABadEditDoesNotStandInTheWayOfARollback(t *testing.T) {
 func TestAConfigThatTheForwarderRefusesIsNotInUse(t *testing.T) {
 	h := applied(t)
 	h.peer.refuse.Store(true)
-	_, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Generation: h.running()})
+	_, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Number: h.numberInUse()})
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "the forwarder refuses the plan") {
 		t.Errorf("got %v", err)
 	}
@@ -330,7 +341,7 @@ func TestNothingIsAppliedThatCannotBeRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := h.running()
-	_, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Generation: before})
+	_, err := h.apply(h.config(secondBackend), &controllerv1.ApplyOrder{Number: h.numberInUse()})
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "make room in") {
 		t.Errorf("got %v", err)
 	}

@@ -47,7 +47,7 @@ func (f *fleetOf) seen() fleet.Seen {
 
 // orderNow for what runs on the machine.
 func (h *harness) orderNow() *controllerv1.ApplyOrder {
-	return &controllerv1.ApplyOrder{Generation: h.running(), From: "/new.yaml"}
+	return &controllerv1.ApplyOrder{Number: h.numberInUse(), From: "/new.yaml"}
 }
 
 func TestOneMachineThatRefusesAConfigRefusesItForAll(t *testing.T) {
@@ -162,7 +162,7 @@ func TestOneMachineRunsAConfigBeforeTheOthers(t *testing.T) {
 	if err != nil || seen.Canary.GetMachine() != "lb-2" || seen.Canary.GetConfig().GetGeneration() != canary || len(seen.Alarms) > 0 {
 		t.Errorf("the fleet: %v: %v", seen, err)
 	}
-	if _, err := one.applyShared(f.shared(""), one.orderNow()); err == nil || !strings.Contains(err.Error(), "lb-2 alone runs generation") {
+	if _, err := one.applyShared(f.shared(""), one.orderNow()); err == nil || !strings.Contains(err.Error(), "lb-2 alone runs config") {
 		t.Errorf("applied meanwhile: %v", err)
 	}
 	two.until("it is kept", func(s *controllerv1.GetStateResponse) bool { return s.Config.NotKept == "" })

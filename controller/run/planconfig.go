@@ -38,8 +38,9 @@ func (c *Controller) PlanConfig(ctx context.Context, files []config.Source) (*co
 	}
 	var snapshot brain.Snapshot
 	var problem error
+	var number uint64
 	if err := c.Ask(ctx, func() {
-		problem = c.configs.CheckNext(parsed)
+		problem, number = c.configs.CheckNext(parsed), c.configs.NumberInUse()
 		snapshot = c.brain.Snapshot()
 	}); err != nil {
 		return nil, err
@@ -61,8 +62,7 @@ func (c *Controller) PlanConfig(ctx context.Context, files []config.Source) (*co
 		return nil, err
 	}
 	response := &controllerv1.PlanConfigResponse{
-		Probes:     probes,
-		Generation: compared.Generation, RestartRequired: compared.RestartRequired,
+		Number: number, Probes: probes, RestartRequired: compared.RestartRequired,
 		Changes: describeChanges(config.Compare(running, parsed)), AssumedActive: foreseen.AssumedActive,
 		UntrackedTableFull: compared.UntrackedTableFull, UntrackedQuota: compared.UntrackedQuota,
 	}

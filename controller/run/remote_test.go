@@ -66,7 +66,7 @@ func (h *remoteHarness) apply(name, config string) (*controllerv1.ApplyConfigRes
 		h.t.Fatal(err)
 	}
 	part := &controllerv1.ConfigPart{Name: "/new.yaml", Data: []byte(config)}
-	_ = stream.Send(&controllerv1.ApplyConfigRequest{Part: part, Order: &controllerv1.ApplyOrder{Generation: h.running(), Message: "from afar"}})
+	_ = stream.Send(&controllerv1.ApplyConfigRequest{Part: part, Order: &controllerv1.ApplyOrder{Number: h.numberInUse(), Message: "from afar"}})
 	if _, err := stream.Recv(); err != nil {
 		return nil, err
 	}

@@ -121,7 +121,7 @@ func TestAConfigThatIsAppliedOnOneMachineReachesAll(t *testing.T) {
 	if peers := one.state().Peers; len(peers) != 1 || peers[0].Name != "lb-2" {
 		t.Errorf("lb-1 has the peers %v", peers)
 	}
-	done, err := one.applyShared(f.shared(secondBackend), &controllerv1.ApplyOrder{Generation: one.running(), Message: "more room", From: "/new.yaml"})
+	done, err := one.applyShared(f.shared(secondBackend), &controllerv1.ApplyOrder{Number: one.numberInUse(), Message: "more room", From: "/new.yaml"})
 	if err != nil || done.Number != 2 {
 		t.Fatalf("%v: %v", done, err)
 	}
@@ -131,14 +131,14 @@ func TestAConfigThatIsAppliedOnOneMachineReachesAll(t *testing.T) {
 	if len(records) != 2 || !records[0].InUse || records[0].Number != 2 || records[0].Message != "more room" || records[0].Machine != "lb-1" || records[1].Machine != "lb-9" {
 		t.Errorf("history %v", records)
 	}
-	if _, err := one.applyShared(f.shared(""), &controllerv1.ApplyOrder{Generation: 1}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "another config is in use since generation") {
+	if _, err := one.applyShared(f.shared(""), &controllerv1.ApplyOrder{Number: 7}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "runs now, and the changes were seen against 7") {
 		t.Errorf("seen against what ran before: %v", err)
 	}
 	former, err := two.client.GetConfig(two.deadline(), &controllerv1.GetConfigRequest{Number: 1})
 	if err != nil || len(former.Files) != 1 || string(former.Files[0].Data) != f.shared("") {
 		t.Fatalf("number 1: %v: %v", former, err)
 	}
-	done, err = two.applyShared(string(former.Files[0].Data), &controllerv1.ApplyOrder{Generation: two.running(), RollbackTo: 1})
+	done, err = two.applyShared(string(former.Files[0].Data), &controllerv1.ApplyOrder{Number: two.numberInUse(), RollbackTo: 1})
 	if err != nil || done.Number != 3 {
 		t.Fatalf("%v: %v", done, err)
 	}
@@ -158,7 +158,7 @@ func TestWhatThisMachineCannotRunIsNotStoredForAll(t *testing.T) {
 	h := f.machines[0]
 	refused := func(says, text string, code codes.Code) {
 		t.Helper()
-		_, err := h.applyShared(text, &controllerv1.ApplyOrder{Generation: h.running()})
+		_, err := h.applyShared(text, &controllerv1.ApplyOrder{Number: h.numberInUse()})
 		if status.Code(err) != code || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)
 		}
@@ -294,7 +294,7 @@ func TestWithEtcdAwayTheLastGoodConfigServesAlsoAfterARestart(t *testing.T) {
 	if state := h.state(); state.Config.Etcd.Generation != 2 || state.Config.Stale {
 		t.Errorf("config %v", state.Config)
 	}
-	_, err := h.applyShared(f.shared(""), &controllerv1.ApplyOrder{Generation: h.running()})
+	_, err := h.applyShared(f.shared(""), &controllerv1.ApplyOrder{Number: 2})
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "etcd does not answer") {
 		t.Errorf("applied while etcd is away: %v", err)
 	}
@@ -429,7 +429,7 @@ func TestAnEtcdRestoredFromAnOldSnapshotTakesNothingBack(t *testing.T) {
 	h.until("two backends", hasBackends(2))
 	f.etcd.Restore(snapshot)
 	h.until("it is told", func(s *controllerv1.GetStateResponse) bool {
-		return s.Config.Stale && strings.Contains(s.Config.Problem, "etcd holds config generation 1, and 2 runs here")
+		return s.Config.Stale && strings.Contains(s.Config.Problem, "etcd holds config 1, and 2 runs here")
 	})
 	if !hasBackends(2)(h.state()) {
 		t.Error("the older config is in use")
@@ -440,9 +440,9 @@ func TestAnEtcdRestoredFromAnOldSnapshotTakesNothingBack(t *testing.T) {
 	// Another config under the generation that runs is refused as well.
 	f.publish(", {name: web-3, address: 10.1.0.12}")
 	h.until("the other one of generation 2 is told", func(s *controllerv1.GetStateResponse) bool {
-		return s.Config.Stale && strings.Contains(s.Config.Problem, "another config under generation 2")
+		return s.Config.Stale && strings.Contains(s.Config.Problem, "another config under the number 2")
 	})
-	done, err := h.applyShared(f.shared(secondBackend), &controllerv1.ApplyOrder{Generation: h.running()})
+	done, err := h.applyShared(f.shared(secondBackend), &controllerv1.ApplyOrder{Number: h.numberInUse()})
 	if err != nil || done.Number != 3 {
 		t.Fatalf("applied again: %v: %v", done, err)
 	}
@@ -459,7 +459,7 @@ func TestAGenerationThatJumpsIsRefusedAndTheNextConfigIsTaken(t *testing.T) {
 	one.until("it is told", func(s *controllerv1.GetStateResponse) bool {
 		return strings.Contains(s.Config.Etcd.GetUnusable()+s.Config.Problem, "was not made by Guideway")
 	})
-	done, err := one.applyShared(f.shared(secondBackend), &controllerv1.ApplyOrder{Generation: one.running()})
+	done, err := one.applyShared(f.shared(secondBackend), &controllerv1.ApplyOrder{Number: one.numberInUse()})
 	if err != nil || done.Number != 2 {
 		t.Fatalf("%v: %v", done, err)
 	}

@@ -287,7 +287,7 @@ func (e *etcds) takeOverConfigs(t *testing.T) {
 	}
 	e.shared += peers
 	first := e.running.Network.LoadBalancers[0]
-	if out, err := guideway(t, e.running, first.Namespace, "config", "seed", e.write(t, e.shared), "--machine", e.configFile(first)); err != nil || !strings.Contains(out, "config generation 1") {
+	if out, err := guideway(t, e.running, first.Namespace, "config", "seed", e.write(t, e.shared), "--machine", e.configFile(first)); err != nil || !strings.Contains(out, "config 1") {
 		t.Fatalf("seed: %v\n%s", err, out)
 	}
 	e.generation = 1
@@ -351,12 +351,12 @@ func (e *etcds) apply(t *testing.T, machine, text string) (took time.Duration) {
 	return time.Since(began)
 }
 
-// applied is the generation that `config apply` prints.
+// applied is the number that `config apply` prints.
 func (e *etcds) applied(t *testing.T, out string) int {
 	t.Helper()
 	var generation int
-	_, number, _ := strings.Cut(out, "it is number ")
-	if _, err := fmt.Sscanf(number, "%d of the history", &generation); err != nil {
+	_, number, _ := strings.Cut(out, "applied: config ")
+	if _, err := fmt.Sscanf(number, "%d runs", &generation); err != nil {
 		t.Errorf("apply prints\n%s", out)
 	}
 	return generation

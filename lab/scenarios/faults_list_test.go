@@ -249,7 +249,7 @@ var faults = []fault{
 			s.etcd.restoreOldSnapshot(s.T)
 			return func() { s.etcd.apply(s.T, s.other, s.etcd.shared) }
 		},
-		told: victimSays("^config: the newest is refused.* etcd holds config generation"),
+		told: victimSays("^config: the newest is refused.* etcd holds config"),
 	},
 	{
 		name: "etcd_full", parts: etcd, etcd: true, short: true,

@@ -57,7 +57,7 @@ type Seen struct {
 var ErrChanged = errors.New("another config was applied in the meantime: see the changes again by `guideway config plan`")
 
 // ErrUnknown: etcd does not have that generation.
-var ErrUnknown = errors.New("etcd has no such generation")
+var ErrUnknown = errors.New("etcd has no config of that number")
 
 // See reads `current`, from etcd's quorum.
 func (s *Store) See(ctx context.Context) (Seen, error) {
@@ -114,7 +114,7 @@ func (s *Store) decode(key string, value []byte, into proto.Message) error {
 // Fetch the text of a generation.
 func (s *Store) Fetch(ctx context.Context, of *fleetv1.Current) (*Config, error) {
 	if of.GetParts() > partsMax {
-		return nil, fmt.Errorf("config generation %d in etcd has %d parts, and at most %d are possible", of.GetGeneration(), of.GetParts(), partsMax)
+		return nil, fmt.Errorf("config %d in etcd has %d parts, and at most %d are possible", of.GetGeneration(), of.GetParts(), partsMax)
 	}
 	var parts [][]byte
 	for i := range int(of.GetParts()) {
@@ -126,7 +126,7 @@ func (s *Store) Fetch(ctx context.Context, of *fleetv1.Current) (*Config, error)
 	}
 	text, err := join(parts, of.GetDigest())
 	if err != nil {
-		return nil, fmt.Errorf("config generation %d in etcd is damaged: %w", of.GetGeneration(), err)
+		return nil, fmt.Errorf("config %d in etcd is damaged: %w", of.GetGeneration(), err)
 	}
 	return &Config{Current: of, Text: text}, nil
 }

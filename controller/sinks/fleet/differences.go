@@ -32,11 +32,11 @@ func (d Difference) String() string {
 	for _, fingerprint := range slices.Sorted(maps.Keys(d.Machines)) {
 		sides = append(sides, fmt.Sprintf("%s on %s", fingerprint, strings.Join(d.Machines[fingerprint], ", ")))
 	}
-	what, cure := "the config means different members under one generation", "compare their versions and the file of cluster.secret_file on them"
+	what, cure := "the config means different members under one number", "compare their versions and the file of cluster.secret_file on them"
 	if d.Live {
 		what, cure = fmt.Sprintf("tables have differed for more than %v", liveDifferenceMax), "compare `guideway show backends` on them: they judge backends differently, or one is drained on one machine alone"
 	}
-	return fmt.Sprintf("shard %s, config generation %d: %s (%s), so flows that move between machines break: %s", d.Shard, d.Generation, what, strings.Join(sides, "; "), cure)
+	return fmt.Sprintf("shard %s, config %d: %s (%s), so flows that move between machines break: %s", d.Shard, d.Generation, what, strings.Join(sides, "; "), cure)
 }
 
 // sameConfig are machines that should choose alike.

@@ -40,7 +40,7 @@ func TestConfiguredMembersThatDifferAreAnAlarmAtOnce(t *testing.T) {
 	if len(found) != 1 || found[0].Live {
 		t.Fatalf("found %v", found)
 	}
-	if text := found[0].String(); !strings.Contains(text, "shard a, config generation 7: the config means different members under one generation (c1 on lb-1, lb-3; c2 on lb-2)") {
+	if text := found[0].String(); !strings.Contains(text, "shard a, config 7: the config means different members under one number (c1 on lb-1, lb-3; c2 on lb-2)") {
 		t.Error(text)
 	}
 }

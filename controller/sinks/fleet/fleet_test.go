@@ -323,7 +323,7 @@ func TestADamagedConfigIsNotTakenAndSaidSo(t *testing.T) {
 	server.Ctl("put", "/guideway/c1/current", `{"generation": 2, "digest": "none", "parts": 1}`)
 	says("/guideway/c1/config/2/0")
 	server.Ctl("put", "/guideway/c1/config/2/0", "no zstd")
-	says("config generation 2 in etcd is damaged")
+	says("config 2 in etcd is damaged")
 	server.Ctl("put", "/guideway/c1/current", `{"generation": 2, "digest": "none", "parts": 4000000}`)
 	says("has 4000000 parts")
 	if status := f.Status(); status.Away != "" || len(taken) > 0 {

@@ -147,14 +147,14 @@ func isJump(running, next *fleetv1.Current) bool {
 // CheckNext returns why a machine that runs one config may not go to the other;
 // nil where it may. Generation 0: it runs none from etcd.
 func CheckNext(running, next *fleetv1.Current) error {
-	const cure = "apply the config that is to run once more (`guideway config apply`, or `guideway config rollback`), which gives it a higher generation than every machine has, or take what etcd holds by `guideway reload --accept-older` on each machine"
+	const cure = "apply the config that is to run once more (`guideway config apply`, or `guideway config rollback`), which gives it a higher number than every machine has, or take what etcd holds by `guideway reload --accept-older` on each machine"
 	switch {
 	case isJump(running, next):
-		return fmt.Errorf("etcd holds config generation %d but %d runs here: a jump that large was not made by Guideway; %s", next.GetGeneration(), running.GetGeneration(), cure)
+		return fmt.Errorf("etcd holds config %d but %d runs here: a jump that large was not made by Guideway; %s", next.GetGeneration(), running.GetGeneration(), cure)
 	case next.GetGeneration() < running.GetGeneration():
-		return fmt.Errorf("etcd holds config generation %d, and %d runs here: was etcd restored from an older snapshot? %s", next.GetGeneration(), running.GetGeneration(), cure)
+		return fmt.Errorf("etcd holds config %d, and %d runs here: was etcd restored from an older snapshot? %s", next.GetGeneration(), running.GetGeneration(), cure)
 	case next.GetGeneration() == running.GetGeneration() && next.GetDigest() != running.GetDigest():
-		return fmt.Errorf("etcd holds another config under generation %d (digest %.12s) than runs here (%.12s): was etcd restored from an older snapshot? %s",
+		return fmt.Errorf("etcd holds another config under the number %d (digest %.12s) than runs here (%.12s): was etcd restored from an older snapshot? %s",
 			next.GetGeneration(), next.GetDigest(), running.GetDigest(), cure)
 	}
 	return nil

@@ -106,12 +106,12 @@ func TestAMachineGoesToHigherGenerationsOnly(t *testing.T) {
 		{at(1, "a"), at(2, "a"), ""},
 		{at(1, "a"), at(9, "b"), ""},
 		{at(2, "a"), at(2, "a"), ""},
-		{at(2, "a"), at(2, "b"), "another config under generation 2"},
+		{at(2, "a"), at(2, "b"), "another config under the number 2"},
 		{at(2, "a"), at(2+1<<32, "b"), ""},
 		{at(2, "a"), at(3+1<<32, "b"), "was not made by Guideway"},
 		{at(2, "a"), at(math.MaxUint64, "b"), "was not made by Guideway"},
 		{nil, at(math.MaxUint64, "b"), "was not made by Guideway"},
-		{at(3, "a"), at(2, "a"), "holds config generation 2, and 3 runs here"},
+		{at(3, "a"), at(2, "a"), "holds config 2, and 3 runs here"},
 	} {
 		err := CheckNext(test.running, test.next)
 		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), "--accept-older")) {

@@ -2735,9 +2735,9 @@ func (x *PlanConfigRequest) GetPart() *ConfigPart {
 
 type PlanConfigResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the running plan that everything below is compared with.
-	Generation uint64          `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
-	Changes    []*ConfigChange `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
+	// In the history, of the running config that everything below is compared with.
+	Number  uint64          `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Changes []*ConfigChange `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Services of this machine whose table or connections change, and those that
 	// have connections, in order of name.
 	Services []*ServiceChange `protobuf:"bytes,3,rep,name=services,proto3" json:"services,omitempty"`
@@ -2793,9 +2793,9 @@ func (*PlanConfigResponse) Descriptor() ([]byte, []int) {
 	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
 }
 
-func (x *PlanConfigResponse) GetGeneration() uint64 {
+func (x *PlanConfigResponse) GetNumber() uint64 {
 	if x != nil {
-		return x.Generation
+		return x.Number
 	}
 	return 0
 }
@@ -3605,8 +3605,8 @@ func (x *ApplyConfigRequest) GetWritten() bool {
 
 type ApplyOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// That must still run.
-	Generation uint64 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	// In the history, of the config that must still run.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// Why.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// The file that the config was read from.
@@ -3649,9 +3649,9 @@ func (*ApplyOrder) Descriptor() ([]byte, []int) {
 	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
 }
 
-func (x *ApplyOrder) GetGeneration() uint64 {
+func (x *ApplyOrder) GetNumber() uint64 {
 	if x != nil {
-		return x.Generation
+		return x.Number
 	}
 	return 0
 }
@@ -3690,9 +3690,8 @@ type ApplyConfigResponse struct {
 	// none, the config goes to etcd.
 	Path   string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Then, when the forwarder has accepted the plan.
-	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// In the history; 0: not recorded, as it is what was in use.
+	// Then, when the forwarder has accepted the plan: the config's number in the
+	// history.
 	Number   uint64   `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
 	Warnings []string `protobuf:"bytes,5,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// Machines that did not check it, and why, a sentence each. Only with etcd.
@@ -3745,13 +3744,6 @@ func (x *ApplyConfigResponse) GetDigest() string {
 		return x.Digest
 	}
 	return ""
-}
-
-func (x *ApplyConfigResponse) GetGeneration() uint64 {
-	if x != nil {
-		return x.Generation
-	}
-	return 0
 }
 
 func (x *ApplyConfigResponse) GetNumber() uint64 {
@@ -4707,11 +4699,9 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"K\n" +
 	"\x11PlanConfigRequest\x126\n" +
-	"\x04part\x18\x01 \x01(\v2\".guideway.controller.v1.ConfigPartR\x04part\"\xe9\x04\n" +
-	"\x12PlanConfigResponse\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x01 \x01(\x04R\n" +
-	"generation\x12>\n" +
+	"\x04part\x18\x01 \x01(\v2\".guideway.controller.v1.ConfigPartR\x04part\"\xe1\x04\n" +
+	"\x12PlanConfigResponse\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12>\n" +
 	"\achanges\x18\x02 \x03(\v2$.guideway.controller.v1.ConfigChangeR\achanges\x12A\n" +
 	"\bservices\x18\x03 \x03(\v2%.guideway.controller.v1.ServiceChangeR\bservices\x12;\n" +
 	"\x06routes\x18\x04 \x03(\v2#.guideway.controller.v1.RouteChangeR\x06routes\x12\x1a\n" +
@@ -4776,28 +4766,23 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x12ApplyConfigRequest\x126\n" +
 	"\x04part\x18\x01 \x01(\v2\".guideway.controller.v1.ConfigPartR\x04part\x128\n" +
 	"\x05order\x18\x02 \x01(\v2\".guideway.controller.v1.ApplyOrderR\x05order\x12\x18\n" +
-	"\awritten\x18\x03 \x01(\bR\awritten\"\x93\x01\n" +
+	"\awritten\x18\x03 \x01(\bR\awritten\"\x8b\x01\n" +
 	"\n" +
-	"ApplyOrder\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x01 \x01(\x04R\n" +
-	"generation\x12\x18\n" +
+	"ApplyOrder\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
 	"\x04from\x18\x03 \x01(\tR\x04from\x12\x1f\n" +
 	"\vrollback_to\x18\x04 \x01(\x04R\n" +
 	"rollbackTo\x12\x16\n" +
-	"\x06canary\x18\x05 \x01(\tR\x06canary\"\xce\x01\n" +
+	"\x06canary\x18\x05 \x01(\tR\x06canary\"\xb4\x01\n" +
 	"\x13ApplyConfigResponse\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x03 \x01(\x04R\n" +
-	"generation\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12\x1a\n" +
 	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12\x1f\n" +
 	"\vnot_checked\x18\x06 \x03(\tR\n" +
 	"notChecked\x12\x16\n" +
-	"\x06edited\x18\a \x01(\bR\x06edited\"F\n" +
+	"\x06edited\x18\a \x01(\bR\x06editedJ\x04\b\x03\x10\x04\"F\n" +
 	"\x10EndCanaryRequest\x12\x18\n" +
 	"\apromote\x18\x01 \x01(\bR\apromote\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x19\n" +

@@ -66,7 +66,7 @@ type ControllerClient interface {
 	// From its first answer to its last no other reload takes place. A client over
 	// TCP has no rights on this machine: there the controller writes the file, when
 	// the client says `written`, with its own rights.
-	// FAILED_PRECONDITION: another generation runs than the order names, the config
+	// FAILED_PRECONDITION: another config runs than the order names, the config
 	// is more than one file, or the file holds an edit that never ran, and the order
 	// is neither that edit nor a rollback.
 	ApplyConfig(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ApplyConfigRequest, ApplyConfigResponse], error)
@@ -305,7 +305,7 @@ type ControllerServer interface {
 	// From its first answer to its last no other reload takes place. A client over
 	// TCP has no rights on this machine: there the controller writes the file, when
 	// the client says `written`, with its own rights.
-	// FAILED_PRECONDITION: another generation runs than the order names, the config
+	// FAILED_PRECONDITION: another config runs than the order names, the config
 	// is more than one file, or the file holds an edit that never ran, and the order
 	// is neither that edit nor a rollback.
 	ApplyConfig(grpc.BidiStreamingServer[ApplyConfigRequest, ApplyConfigResponse]) error
