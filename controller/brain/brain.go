@@ -71,7 +71,7 @@ type Desired struct {
 	Probing *planv1.Probing
 	// The config that Targets and the BGP neighbors belong to; nil at first.
 	Config *config.Config
-	// The config of the latest plan that the forwarder accepted; nil at first.
+	// The config, as it was loaded, of the latest plan that the forwarder accepted; nil at first.
 	Trusted *config.Config
 	// What differs from the Step before.
 	PlanChanged, RoutesChanged, ConfigChanged bool
@@ -90,13 +90,17 @@ type Desired struct {
 	Again time.Time
 	// A drain waits for Traffic.
 	MeasureTraffic bool
+	// What is known of the members of pools that have a source; and that it differs, to be
+	// kept for a restart.
+	Members        map[string]config.MemberSet
+	MembersChanged bool
 	// What changed, for the log.
 	Transitions []Transition
 }
 
 // Transition is a change of state and its reason, for people.
 type Transition struct {
-	Kind     string // backend, route, forwarder, config, machine
+	Kind     string // backend, pool, route, forwarder, config, machine
 	Name     string
 	From, To string
 	Reason   string
@@ -125,6 +129,7 @@ type State struct {
 	buckets   bucketState
 	agreement agreementState
 	agents    agentsState
+	members   membersState
 	// By group with a second chance; nil: no plan was seen yet.
 	tables map[string]groupTables
 
@@ -138,7 +143,9 @@ type State struct {
 
 // inputs is one config with what follows from it alone.
 type inputs struct {
+	// With the members that sources list; and as it was loaded.
 	config        *config.Config
+	loaded        *config.Config
 	services      []config.Service
 	targets       []compile.Target
 	announceables []config.Route
@@ -204,6 +211,7 @@ func New(now time.Time) *State {
 		speaker:         speakerState{reason: "not yet connected"},
 		drainedServices: map[string]*drain{},
 		buckets:         newBucketState(),
+		members:         membersState{pools: map[string]poolMembers{}},
 		agents:          agentsState{said: map[string]agentSaid{}, since: now, again: now.Add(heardAfter)},
 		agreement:       agreementState{proposals: map[string]*agreement.Proposal{}, dirty: true},
 		routes:          routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
@@ -220,6 +228,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.checkJudgeAgain()
 	s.checkAgents()
+	s.checkMembers()
 	s.checkBucketsDue()
 	s.checkAgreementDue()
 	if s.flushDue() {
@@ -275,11 +284,12 @@ func (s *State) desired() Desired {
 		d.Targets = s.current.targets
 	}
 	if s.trusted != nil {
-		d.Trusted = s.trusted.config
+		d.Trusted = s.trusted.loaded
 	}
 	d.PeerWell = s.peerWell()
 	d.Again = s.again()
 	d.MeasureTraffic = s.measuresTraffic()
+	d.Members = s.members.kept
 	return d
 }
 
@@ -299,6 +309,7 @@ func (s *State) again() time.Time {
 	next.add(s.health.againFirst)
 	next.add(s.buckets.closes)
 	next.add(s.agents.again)
+	next.add(s.members.again)
 	s.agreement.again = s.agreeAgain()
 	next.add(s.agreement.again)
 	return next.at

@@ -119,9 +119,16 @@ func (e ConfigLoaded) apply(s *State) {
 		ConfigRefused{Problem: problem}.apply(s)
 		return
 	}
+	pools := s.membersOf(e.Config)
+	in, err := inputsWith(e.Config, pools)
+	if err != nil {
+		ConfigRefused{Problem: err.Error()}.apply(s)
+		return
+	}
 	s.configs = configStatus{loadedAt: s.now}
 	s.rejected = nil
-	s.adopt(newInputs(e.Config))
+	s.setMembers(pools)
+	s.adopt(in)
 }
 
 func (e ConfigRefused) apply(s *State) {

@@ -34,7 +34,8 @@ type Foresight struct {
 	AssumedActive []string
 	// What would be probed that is not probed now.
 	NewProbes []compile.Target
-	// Why backends would get no buckets of living ones, a sentence each.
+	// Pools whose sources were not asked yet, and why backends would get no buckets of
+	// living ones, a sentence each.
 	Unknown []string
 }
 
@@ -72,6 +73,7 @@ func (s *State) Snapshot() Snapshot {
 	}
 	copied.buckets = s.buckets.snapshot()
 	copied.agreement.proposals = maps.Clone(s.agreement.proposals)
+	copied.members.pools, copied.members.kept = maps.Clone(s.members.pools), maps.Clone(s.members.kept)
 	copied.agents.said = maps.Clone(s.agents.said)
 	copied.tables = maps.Clone(s.tables)
 	copied.forwarder.pending = maps.Clone(s.forwarder.pending)
@@ -104,13 +106,13 @@ func (s *State) Accepted() (running *config.Config, accepted bool) {
 	if s.current == nil || f.running.inputs != s.current || f.wanted == nil {
 		return nil, false
 	}
-	return s.current.config, f.accepted == f.wanted.Generation
+	return s.current.loaded, f.accepted == f.wanted.Generation
 }
 
 // Refused returns why this config, which was loaded, is not the one that plans
 // are made of; false: it is.
 func (s *State) Refused(c *config.Config) (problem string, refused bool) {
-	return s.configs.problem, s.current == nil || s.current.config != c
+	return s.configs.problem, s.current == nil || s.current.loaded != c
 }
 
 // ForwarderConnected: plans can be pushed to it.
@@ -119,12 +121,12 @@ func (s *State) ForwarderConnected() bool { return s.forwarder.connected }
 // Config is the one in use.
 func (s Snapshot) Config() *config.Config { return s.state.Config() }
 
-// Config that plans are made of; nil: none yet.
+// Config that plans are made of, as it was loaded; nil: none yet.
 func (s *State) Config() *config.Config {
 	if s.current == nil {
 		return nil
 	}
-	return s.current.config
+	return s.current.loaded
 }
 
 // Foresee what the config would bring about; to be called once. nil: the
@@ -143,6 +145,7 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 		probed = state.current.targets
 	}
 	ConfigLoaded{Config: c}.apply(state)
+	foreseen.Unknown = state.assumeHeard()
 	foreseen.NewProbes = targetsBeyond(probed, state.current.targets)
 	foreseen.AssumedActive = state.assumeActive()
 	state.flush()

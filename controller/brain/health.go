@@ -155,7 +155,11 @@ func (s *State) forgetBackends() {
 	clear(s.health.judgeAgain) // all are judged now
 	for key, b := range s.health.backends {
 		if !present[key] {
-			removed.add(change{key.Backend, stateName(b.state), "removed", "no longer in the config"}, key.Pool)
+			reason := "no longer in the config"
+			if pool := s.current.pools[key.Pool]; pool != nil && pool.From != nil {
+				reason = "no longer in " + pool.From.String()
+			}
+			removed.add(change{key.Backend, stateName(b.state), "removed", reason}, key.Pool)
 			delete(s.health.backends, key)
 		}
 	}
@@ -241,6 +245,8 @@ func (s *State) stateIn(pool *config.Pool, b config.PoolBackend, c condition) po
 		return poolBackend{state: stateDown, reason: c.reason, held: c.held}
 	case s.health.drained[b.Name]:
 		return poolBackend{state: stateDraining, reason: "drained by command"}
+	case b.Leaves:
+		return poolBackend{state: stateDraining, reason: "no longer in " + pool.From.String()}
 	case b.Weight == 0:
 		return poolBackend{state: stateDraining, reason: "weight 0"}
 	}

@@ -23,9 +23,10 @@ type pendingPlan struct {
 }
 
 // decidePlan makes a new plan if it differs from the wanted one. Before the
-// forwarder told what it runs there is none: it could undo the states there.
+// forwarder told what it runs there is none: it could undo the states there. Nor
+// before the sources of members were asked: it could empty their pools.
 func (s *State) decidePlan(changed map[string][]config.Member) {
-	if !s.forwarder.met {
+	if !s.forwarder.met || s.awaitsMembers() {
 		return
 	}
 	plan := s.nextPlan(changed)

@@ -24,6 +24,8 @@ type View struct {
 	Backends  []BackendView
 	Routes    []RouteView
 	Peers     []PeerView
+	// In order of the config.
+	MemberSources []MemberSourceView
 	Neighbors map[netip.Addr]string
 	// Empty: ready. Else what is missing, a sentence each.
 	NotReady []string
@@ -140,6 +142,7 @@ func (s *State) View(withBackends bool) View {
 		return v
 	}
 	v.Peers = s.viewPeers()
+	v.MemberSources = s.viewMemberSources()
 	only := map[string]string{} // services that are alone in their groups
 	v.Services = make([]ServiceView, len(s.current.services))
 	for i := range s.current.services {

@@ -53,14 +53,14 @@ func readDNS(given *configv1.DnsCheck, reader Reader) DNS {
 		Network: cmp.Or(given.GetProtocol(), "udp"),
 	}
 	// A name of the root alone is a dot.
-	if problem := problemOfName(name); problem != "" && given.GetName() != "." {
+	if problem := ProblemOfName(name); problem != "" && given.GetName() != "." {
 		reader.Errorf("dns.name", "is %q, which %s: give a domain name, like www.example.com", given.GetName(), problem)
 	}
 	return check
 }
 
-// problemOfName is empty for a name that can be sent.
-func problemOfName(name string) string {
+// ProblemOfName is empty for a name that can be sent.
+func ProblemOfName(name string) string {
 	if len(name) > dnsNameMax {
 		return fmt.Sprintf("is longer than %d characters", dnsNameMax)
 	}

@@ -21,6 +21,19 @@ type builder struct {
 	config   *Config
 	// Members by the names of pools that reach them.
 	flattened map[string][]Member
+	// Of pools with a source, by name.
+	members map[string][]PoolMember
+}
+
+// build a config of what was decoded, or refuse it.
+func build(b *builder) (*Config, error) {
+	b.config = &Config{}
+	b.build()
+	if len(b.errors) > 0 {
+		return nil, b.refusal()
+	}
+	b.config.Warnings = b.sorted(b.warnings).gathered()
+	return b.config, nil
 }
 
 func (b *builder) build() {

@@ -24,7 +24,7 @@ func (b *builder) servicePools(path string, service *Service) {
 			own++
 		}
 	}
-	if n := len(service.Members); service.BackendsMin > max(1, n) {
+	if n := len(service.Members); service.BackendsMin > max(1, n) && !b.hasSource(service) {
 		b.errorf(path+".backends_min", "is %d, and the service has %d backends, those of backup_pools among them: it would always have too few; give at most %d", service.BackendsMin, n, n)
 	}
 	switch {

@@ -32,15 +32,21 @@ func (b *builder) pools() {
 			pool.EjectionMax = *given.EjectionMax
 		}
 		pool.SlowStart = duration(given.GetSlowStart(), 0)
-		for j, backend := range given.GetBackends() {
+		pool.From = b.memberSource(path, given)
+		for j, backend := range b.backendsOf(given) {
 			backends.add(&pool, fmt.Sprintf("%s.backends[%d]", path, j), backend)
+		}
+		if pool.From != nil {
+			pool.ShrinkDelay, pool.DrainTime = duration(given.GetShrinkDelay(), shrinkDelayDefault), duration(given.GetDrainTime(), drainTimeDefault)
+			b.markLeaving(&pool)
 		}
 		pool.HealthChecks = b.poolChecks(path, given.GetHealthChecks())
 		pool.Damping = b.damping(path+".damping", given.GetDamping(), pool.HealthChecks)
-		if len(given.GetBackends()) == 0 && len(given.GetPools()) == 0 {
+		hasOwn := len(given.GetBackends()) > 0 || pool.From != nil
+		if !hasOwn && len(given.GetPools()) == 0 {
 			b.missing(path+".backends", "is missing, and so is pools: give at least one backend, like `backends: [{address: 10.1.0.11}]`")
 		}
-		if len(given.GetBackends()) == 0 && len(given.GetHealthChecks()) > 0 {
+		if !hasOwn && len(given.GetHealthChecks()) > 0 {
 			b.warnf(path+".health_checks", "has no effect: it applies to the pool's own backends, and there are none; give it to the pools named in `pools`")
 		}
 		b.config.Pools = append(b.config.Pools, pool)
@@ -187,7 +193,7 @@ func (b *builder) flatten(service *Service) []Member {
 	if members, ok := b.flattened[service.Group]; ok {
 		return members
 	}
-	f := &flattening{builder: b, seen: map[string]bool{}, at: map[string]int{}}
+	f := &flattening{builder: b, seen: map[string]bool{}, at: map[string]int{}, leaves: map[string]bool{}}
 	for _, name := range service.Pools {
 		f.visit(name)
 	}
@@ -211,6 +217,8 @@ type flattening struct {
 	members []Member
 	// Index of a backend's member by its name.
 	at map[string]int
+	// Backends that leave every pool reached so far.
+	leaves map[string]bool
 	// In the backup pools: how many members the own have.
 	isBackup bool
 	own      int
@@ -233,15 +241,22 @@ func (f *flattening) visit(name string) {
 
 func (f *flattening) add(pool *Pool, poolIndex int, backend PoolBackend) {
 	at, ok := f.at[backend.Name]
+	added := Member{Backend: backend.Backend, Weight: backend.Weight, Pools: []string{pool.Name}, IsBackup: f.isBackup}
 	if !ok {
 		f.at[backend.Name] = len(f.members)
-		f.members = append(f.members, Member{Backend: backend.Backend, Weight: backend.Weight, Pools: []string{pool.Name}, IsBackup: f.isBackup})
-		return
-	}
-	if f.isBackup && at < f.own {
+		f.members = append(f.members, added)
+		f.leaves[backend.Name] = backend.Leaves
 		return
 	}
 	member := &f.members[at]
+	switch {
+	case f.leaves[backend.Name] && !backend.Leaves: // it leaves another pool only
+		added.IsBackup = f.isBackup && at >= f.own
+		*member, f.leaves[backend.Name] = added, false
+		return
+	case backend.Leaves && !f.leaves[backend.Name], f.isBackup && at < f.own:
+		return
+	}
 	if member.Weight != backend.Weight {
 		f.errorf(fmt.Sprintf("pools[%d].backends", poolIndex),
 			"backend %q has weight %d here and %d in pool %q, and a service uses both pools: give it the same weight in both",

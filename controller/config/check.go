@@ -18,6 +18,7 @@ func (b *builder) check() {
 	b.checkTunnelMTU()
 	b.checkTables()
 	b.checkBuckets()
+	b.checkSources()
 	b.checkQUICLB()
 	b.checkMultipathTCP()
 	b.checkJoinPorts()
@@ -309,7 +310,7 @@ func (b *builder) checkBackendVIPs() {
 		}
 	}
 	for i, pool := range b.schema.GetPools() {
-		for j, backend := range pool.GetBackends() {
+		for j, backend := range b.backendsOf(pool) {
 			address, err := netip.ParseAddr(backend.GetAddress())
 			if vip, ok := vips[address]; ok && err == nil {
 				b.errorf(fmt.Sprintf("pools[%d].backends[%d].address", i, j), "%s is also a VIP (%s): tunnelled packets would come back; give the server's own address", address, vip)

@@ -64,6 +64,8 @@ type Config struct {
 
 	// Places in Pools and HealthChecks by name.
 	poolIndex, checkIndex map[string]int
+	// nil: no pool has a source.
+	decoded *decoded
 }
 
 // Cluster is what all machines share.
@@ -258,6 +260,10 @@ type Pool struct {
 	Damping *Damping
 	// 0: none; else at least a second.
 	SlowStart time.Duration
+	// nil: Backends are the config's. Else they are those of WithMembers.
+	From *MemberSource
+	// Of a pool with From.
+	ShrinkDelay, DrainTime time.Duration
 }
 
 // Damping holds backends down that flap.
@@ -299,6 +305,8 @@ type TunnelProbe struct {
 type PoolBackend struct {
 	*Backend
 	Weight uint32
+	// The pool's source does not list it any more; Weight is 0.
+	Leaves bool
 }
 
 // HealthCheck is what to do; a probe is doing it once.

@@ -12,6 +12,11 @@ const (
 	separatorsMax = 3_000_000
 	// What one file that the config names may hold: a secret or a password.
 	namedFileBytesMax = 1 << 20
+	// Backends of one source of members. A file of 1 MiB (namedFileBytesMax) has some 20,000
+	// addresses, a DNS message of 64 KiB some 4,000.
+	MembersMax = 10_000
+	// The rule of `weight` says the same.
+	memberWeightMax = 1000
 	// YAML nodes read, aliases counted at each use, so that a few lines of
 	// aliases of aliases cannot fill the memory. 65,000 backends with three
 	// fields, and 10,000 services with twenty, are below a million.

@@ -1,5 +1,7 @@
 package config
 
+import "slices"
+
 // Parse turns sources into a Config, or returns every mistake in them as a
 // *Refusal. Files that the config names are read through readFile; but for
 // that it is a function of its arguments.
@@ -53,11 +55,10 @@ func (r Reader) parse(sources []Source, purpose purpose) (*Config, error) {
 	r.chooseMachine(schema, report)
 	checkRules(schema, report)
 
-	builder := &builder{reporter: report, schema: schema, readFile: r.ReadFile, config: &Config{}}
-	builder.build()
-	if len(report.errors) > 0 {
-		return nil, report.refusal()
+	again := &decoded{schema: schema, document: document, purpose: purpose, warnings: slices.Clone(report.warnings), files: map[string]readFileResult{}}
+	c, err := build(&builder{reporter: report, schema: schema, readFile: again.remembering(r.ReadFile)})
+	if err == nil && len(c.MemberPools()) > 0 {
+		c.decoded = again
 	}
-	builder.config.Warnings = report.sorted(report.warnings).gathered()
-	return builder.config, nil
+	return c, err
 }

@@ -1963,7 +1963,17 @@ type Pool struct {
 	// A backend that becomes active again gets a fifth of its weight at once and
 	// the rest in four steps, the last after this time. Tracked connections stay
 	// where they are. Default: none, all of its weight at once.
-	SlowStart     *durationpb.Duration `protobuf:"bytes,7,opt,name=slow_start,json=slowStart,proto3" json:"slow_start,omitempty"`
+	SlowStart *durationpb.Duration `protobuf:"bytes,7,opt,name=slow_start,json=slowStart,proto3" json:"slow_start,omitempty"`
+	// Take the pool's backends from a file or from DNS instead of `backends`; they
+	// change without a reload. Each machine reads its own source
+	// (docs/members.md). Default: none.
+	From *MemberSource `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`
+	// A set from `from` that is empty, or lacks half of the backends or more, does
+	// not remove any before it has lasted for so long. Default: 5m.
+	ShrinkDelay *durationpb.Duration `protobuf:"bytes,9,opt,name=shrink_delay,json=shrinkDelay,proto3" json:"shrink_delay,omitempty"`
+	// A backend that `from` no longer has is removed after it has drained for so
+	// long: it keeps its connections and gets no new ones. Default: 5m.
+	DrainTime     *durationpb.Duration `protobuf:"bytes,10,opt,name=drain_time,json=drainTime,proto3" json:"drain_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2047,6 +2057,117 @@ func (x *Pool) GetSlowStart() *durationpb.Duration {
 	return nil
 }
 
+func (x *Pool) GetFrom() *MemberSource {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *Pool) GetShrinkDelay() *durationpb.Duration {
+	if x != nil {
+		return x.ShrinkDelay
+	}
+	return nil
+}
+
+func (x *Pool) GetDrainTime() *durationpb.Duration {
+	if x != nil {
+		return x.DrainTime
+	}
+	return nil
+}
+
+// Exactly one of `file` and `dns`.
+type MemberSource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A file of targets in the format of Prometheus' file_sd, JSON or YAML; a
+	// relative path starts at the directory of the config file. It is read once
+	// a second. The labels `name` and `weight` have a backend's; others have no
+	// effect.
+	File *string `protobuf:"bytes,1,opt,name=file,proto3,oneof" json:"file,omitempty"`
+	// A domain name, without search domains: its A and AAAA records, or if its
+	// first label begins with `_`, its SRV records and the addresses of their
+	// targets. Asked of the servers in /etc/resolv.conf.
+	Dns *string `protobuf:"bytes,2,opt,name=dns,proto3,oneof" json:"dns,omitempty"`
+	// The servers' port, if the source has ports: one with another port is an
+	// error, because packets keep the port that the client chose. Default:
+	// ports in the source have no effect.
+	Port *uint32 `protobuf:"varint,3,opt,name=port,proto3,oneof" json:"port,omitempty"`
+	// The least time between two questions to DNS, whatever the records' TTL
+	// says. Default: 5s.
+	TtlMin *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
+	// The longest time between two questions. Default: 60s.
+	TtlMax        *durationpb.Duration `protobuf:"bytes,5,opt,name=ttl_max,json=ttlMax,proto3" json:"ttl_max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberSource) Reset() {
+	*x = MemberSource{}
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberSource) ProtoMessage() {}
+
+func (x *MemberSource) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberSource.ProtoReflect.Descriptor instead.
+func (*MemberSource) Descriptor() ([]byte, []int) {
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *MemberSource) GetFile() string {
+	if x != nil && x.File != nil {
+		return *x.File
+	}
+	return ""
+}
+
+func (x *MemberSource) GetDns() string {
+	if x != nil && x.Dns != nil {
+		return *x.Dns
+	}
+	return ""
+}
+
+func (x *MemberSource) GetPort() uint32 {
+	if x != nil && x.Port != nil {
+		return *x.Port
+	}
+	return 0
+}
+
+func (x *MemberSource) GetTtlMin() *durationpb.Duration {
+	if x != nil {
+		return x.TtlMin
+	}
+	return nil
+}
+
+func (x *MemberSource) GetTtlMax() *durationpb.Duration {
+	if x != nil {
+		return x.TtlMax
+	}
+	return nil
+}
+
 // A backend that its checks find down `flaps` times `within` a time is held: it
 // stays down until its checks have passed for `hold` without finding it down
 // again. Then the count begins anew. A restart of the controller ends it.
@@ -2064,7 +2185,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2197,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[23]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2210,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{23}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Damping) GetFlaps() uint32 {
@@ -2131,7 +2252,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2143,7 +2264,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[24]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2156,7 +2277,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{24}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Backend) GetName() string {
@@ -2229,7 +2350,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2362,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[25]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2375,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{25}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HealthCheck) GetName() string {
@@ -2378,7 +2499,7 @@ type HttpCheck struct {
 
 func (x *HttpCheck) Reset() {
 	*x = HttpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2511,7 @@ func (x *HttpCheck) String() string {
 func (*HttpCheck) ProtoMessage() {}
 
 func (x *HttpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[26]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2403,7 +2524,7 @@ func (x *HttpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpCheck.ProtoReflect.Descriptor instead.
 func (*HttpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{26}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *HttpCheck) GetPort() uint32 {
@@ -2482,7 +2603,7 @@ type HttpsCheck struct {
 
 func (x *HttpsCheck) Reset() {
 	*x = HttpsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2494,7 +2615,7 @@ func (x *HttpsCheck) String() string {
 func (*HttpsCheck) ProtoMessage() {}
 
 func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[27]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2507,7 +2628,7 @@ func (x *HttpsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpsCheck.ProtoReflect.Descriptor instead.
 func (*HttpsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{27}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *HttpsCheck) GetPort() uint32 {
@@ -2587,7 +2708,7 @@ type Tls struct {
 
 func (x *Tls) Reset() {
 	*x = Tls{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2599,7 +2720,7 @@ func (x *Tls) String() string {
 func (*Tls) ProtoMessage() {}
 
 func (x *Tls) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[28]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2612,7 +2733,7 @@ func (x *Tls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tls.ProtoReflect.Descriptor instead.
 func (*Tls) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{28}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Tls) GetServerName() string {
@@ -2667,7 +2788,7 @@ type TcpCheck struct {
 
 func (x *TcpCheck) Reset() {
 	*x = TcpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2679,7 +2800,7 @@ func (x *TcpCheck) String() string {
 func (*TcpCheck) ProtoMessage() {}
 
 func (x *TcpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[29]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2692,7 +2813,7 @@ func (x *TcpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TcpCheck.ProtoReflect.Descriptor instead.
 func (*TcpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{29}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TcpCheck) GetPort() uint32 {
@@ -2756,7 +2877,7 @@ type TlsCheck struct {
 
 func (x *TlsCheck) Reset() {
 	*x = TlsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +2889,7 @@ func (x *TlsCheck) String() string {
 func (*TlsCheck) ProtoMessage() {}
 
 func (x *TlsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[30]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +2902,7 @@ func (x *TlsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TlsCheck.ProtoReflect.Descriptor instead.
 func (*TlsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{30}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TlsCheck) GetPort() uint32 {
@@ -2834,7 +2955,7 @@ type GrpcCheck struct {
 
 func (x *GrpcCheck) Reset() {
 	*x = GrpcCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +2967,7 @@ func (x *GrpcCheck) String() string {
 func (*GrpcCheck) ProtoMessage() {}
 
 func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[31]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +2980,7 @@ func (x *GrpcCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrpcCheck.ProtoReflect.Descriptor instead.
 func (*GrpcCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{31}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GrpcCheck) GetPort() uint32 {
@@ -2902,7 +3023,7 @@ type DnsCheck struct {
 
 func (x *DnsCheck) Reset() {
 	*x = DnsCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2914,7 +3035,7 @@ func (x *DnsCheck) String() string {
 func (*DnsCheck) ProtoMessage() {}
 
 func (x *DnsCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[32]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2927,7 +3048,7 @@ func (x *DnsCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DnsCheck.ProtoReflect.Descriptor instead.
 func (*DnsCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{32}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DnsCheck) GetPort() uint32 {
@@ -2986,7 +3107,7 @@ type UdpCheck struct {
 
 func (x *UdpCheck) Reset() {
 	*x = UdpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2998,7 +3119,7 @@ func (x *UdpCheck) String() string {
 func (*UdpCheck) ProtoMessage() {}
 
 func (x *UdpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[33]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3011,7 +3132,7 @@ func (x *UdpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UdpCheck.ProtoReflect.Descriptor instead.
 func (*UdpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{33}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *UdpCheck) GetPort() uint32 {
@@ -3059,7 +3180,7 @@ type IcmpCheck struct {
 
 func (x *IcmpCheck) Reset() {
 	*x = IcmpCheck{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3071,7 +3192,7 @@ func (x *IcmpCheck) String() string {
 func (*IcmpCheck) ProtoMessage() {}
 
 func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[34]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3084,7 +3205,7 @@ func (x *IcmpCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IcmpCheck.ProtoReflect.Descriptor instead.
 func (*IcmpCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{34}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *IcmpCheck) GetSize() uint32 {
@@ -3125,7 +3246,7 @@ type Vrrp struct {
 
 func (x *Vrrp) Reset() {
 	*x = Vrrp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3137,7 +3258,7 @@ func (x *Vrrp) String() string {
 func (*Vrrp) ProtoMessage() {}
 
 func (x *Vrrp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[35]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3150,7 +3271,7 @@ func (x *Vrrp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vrrp.ProtoReflect.Descriptor instead.
 func (*Vrrp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{35}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Vrrp) GetInterface() string {
@@ -3205,7 +3326,7 @@ type VrrpGroup struct {
 
 func (x *VrrpGroup) Reset() {
 	*x = VrrpGroup{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3217,7 +3338,7 @@ func (x *VrrpGroup) String() string {
 func (*VrrpGroup) ProtoMessage() {}
 
 func (x *VrrpGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[36]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3230,7 +3351,7 @@ func (x *VrrpGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VrrpGroup.ProtoReflect.Descriptor instead.
 func (*VrrpGroup) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{36}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *VrrpGroup) GetVips() []string {
@@ -3268,7 +3389,7 @@ type Bgp struct {
 
 func (x *Bgp) Reset() {
 	*x = Bgp{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3280,7 +3401,7 @@ func (x *Bgp) String() string {
 func (*Bgp) ProtoMessage() {}
 
 func (x *Bgp) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[37]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3293,7 +3414,7 @@ func (x *Bgp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bgp.ProtoReflect.Descriptor instead.
 func (*Bgp) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{37}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Bgp) GetAsn() uint32 {
@@ -3387,7 +3508,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3399,7 +3520,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[38]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3412,7 +3533,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{38}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -3504,7 +3625,7 @@ type Bfd struct {
 
 func (x *Bfd) Reset() {
 	*x = Bfd{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3637,7 @@ func (x *Bfd) String() string {
 func (*Bfd) ProtoMessage() {}
 
 func (x *Bfd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[39]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3650,7 @@ func (x *Bfd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bfd.ProtoReflect.Descriptor instead.
 func (*Bfd) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{39}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Bfd) GetInterval() *durationpb.Duration {
@@ -3574,7 +3695,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[40]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3586,7 +3707,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[40]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3599,7 +3720,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{40}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Forwarder) GetInterfaces() []*Interface {
@@ -3648,7 +3769,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[41]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3660,7 +3781,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[41]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3673,7 +3794,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{41}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Interface) GetName() string {
@@ -3714,7 +3835,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_guideway_config_v1_config_proto_msgTypes[42]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3726,7 +3847,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_config_v1_config_proto_msgTypes[42]
+	mi := &file_guideway_config_v1_config_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3739,7 +3860,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{42}
+	return file_guideway_config_v1_config_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Metrics) GetListen() string {
@@ -3961,7 +4082,7 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x03udp\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\xa082\x02\b\x01R\x03udp\"R\n" +
 	"\x05Spill\x12)\n" +
 	"\fprefix_group\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\vprefixGroup\x12\x1e\n" +
-	"\x06prefix\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06prefix\"\xf2\x02\n" +
+	"\x06prefix\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06prefix\"\xc0\x04\n" +
 	"\x04Pool\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x127\n" +
 	"\bbackends\x18\x02 \x03(\v2\x1b.guideway.config.v1.BackendR\bbackends\x12\x14\n" +
@@ -3970,8 +4091,23 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\fejection_max\x18\x05 \x01(\rB\a\xbaH\x04*\x02\x18dH\x00R\vejectionMax\x88\x01\x01\x125\n" +
 	"\adamping\x18\x06 \x01(\v2\x1b.guideway.config.v1.DampingR\adamping\x12I\n" +
 	"\n" +
-	"slow_start\x18\a \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\tslowStartB\x0f\n" +
-	"\r_ejection_max\"\xbf\x01\n" +
+	"slow_start\x18\a \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\tslowStart\x124\n" +
+	"\x04from\x18\b \x01(\v2 .guideway.config.v1.MemberSourceR\x04from\x12L\n" +
+	"\fshrink_delay\x18\t \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xa3\x052\x00R\vshrinkDelay\x12H\n" +
+	"\n" +
+	"drain_time\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xa3\x052\x00R\tdrainTimeB\x0f\n" +
+	"\r_ejection_max\"\x89\x02\n" +
+	"\fMemberSource\x12\x17\n" +
+	"\x04file\x18\x01 \x01(\tH\x00R\x04file\x88\x01\x01\x12\x15\n" +
+	"\x03dns\x18\x02 \x01(\tH\x01R\x03dns\x88\x01\x01\x12$\n" +
+	"\x04port\x18\x03 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01H\x02R\x04port\x88\x01\x01\x12C\n" +
+	"\attl_min\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x06ttlMin\x12D\n" +
+	"\attl_max\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\x06ttlMaxB\a\n" +
+	"\x05_fileB\x06\n" +
+	"\x04_dnsB\a\n" +
+	"\x05_port\"\xbf\x01\n" +
 	"\aDamping\x12$\n" +
 	"\x05flaps\x18\x01 \x01(\rB\t\xbaH\x06*\x04\x18\x14(\x02H\x00R\x05flaps\x88\x01\x01\x12C\n" +
 	"\x06within\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
@@ -4204,7 +4340,7 @@ func file_guideway_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_guideway_config_v1_config_proto_rawDescData
 }
 
-var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_guideway_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: guideway.config.v1.Config
 	(*Hook)(nil),                // 1: guideway.config.v1.Hook
@@ -4229,27 +4365,28 @@ var file_guideway_config_v1_config_proto_goTypes = []any{
 	(*IdleTimeouts)(nil),        // 20: guideway.config.v1.IdleTimeouts
 	(*Spill)(nil),               // 21: guideway.config.v1.Spill
 	(*Pool)(nil),                // 22: guideway.config.v1.Pool
-	(*Damping)(nil),             // 23: guideway.config.v1.Damping
-	(*Backend)(nil),             // 24: guideway.config.v1.Backend
-	(*HealthCheck)(nil),         // 25: guideway.config.v1.HealthCheck
-	(*HttpCheck)(nil),           // 26: guideway.config.v1.HttpCheck
-	(*HttpsCheck)(nil),          // 27: guideway.config.v1.HttpsCheck
-	(*Tls)(nil),                 // 28: guideway.config.v1.Tls
-	(*TcpCheck)(nil),            // 29: guideway.config.v1.TcpCheck
-	(*TlsCheck)(nil),            // 30: guideway.config.v1.TlsCheck
-	(*GrpcCheck)(nil),           // 31: guideway.config.v1.GrpcCheck
-	(*DnsCheck)(nil),            // 32: guideway.config.v1.DnsCheck
-	(*UdpCheck)(nil),            // 33: guideway.config.v1.UdpCheck
-	(*IcmpCheck)(nil),           // 34: guideway.config.v1.IcmpCheck
-	(*Vrrp)(nil),                // 35: guideway.config.v1.Vrrp
-	(*VrrpGroup)(nil),           // 36: guideway.config.v1.VrrpGroup
-	(*Bgp)(nil),                 // 37: guideway.config.v1.Bgp
-	(*Neighbor)(nil),            // 38: guideway.config.v1.Neighbor
-	(*Bfd)(nil),                 // 39: guideway.config.v1.Bfd
-	(*Forwarder)(nil),           // 40: guideway.config.v1.Forwarder
-	(*Interface)(nil),           // 41: guideway.config.v1.Interface
-	(*Metrics)(nil),             // 42: guideway.config.v1.Metrics
-	(*durationpb.Duration)(nil), // 43: google.protobuf.Duration
+	(*MemberSource)(nil),        // 23: guideway.config.v1.MemberSource
+	(*Damping)(nil),             // 24: guideway.config.v1.Damping
+	(*Backend)(nil),             // 25: guideway.config.v1.Backend
+	(*HealthCheck)(nil),         // 26: guideway.config.v1.HealthCheck
+	(*HttpCheck)(nil),           // 27: guideway.config.v1.HttpCheck
+	(*HttpsCheck)(nil),          // 28: guideway.config.v1.HttpsCheck
+	(*Tls)(nil),                 // 29: guideway.config.v1.Tls
+	(*TcpCheck)(nil),            // 30: guideway.config.v1.TcpCheck
+	(*TlsCheck)(nil),            // 31: guideway.config.v1.TlsCheck
+	(*GrpcCheck)(nil),           // 32: guideway.config.v1.GrpcCheck
+	(*DnsCheck)(nil),            // 33: guideway.config.v1.DnsCheck
+	(*UdpCheck)(nil),            // 34: guideway.config.v1.UdpCheck
+	(*IcmpCheck)(nil),           // 35: guideway.config.v1.IcmpCheck
+	(*Vrrp)(nil),                // 36: guideway.config.v1.Vrrp
+	(*VrrpGroup)(nil),           // 37: guideway.config.v1.VrrpGroup
+	(*Bgp)(nil),                 // 38: guideway.config.v1.Bgp
+	(*Neighbor)(nil),            // 39: guideway.config.v1.Neighbor
+	(*Bfd)(nil),                 // 40: guideway.config.v1.Bfd
+	(*Forwarder)(nil),           // 41: guideway.config.v1.Forwarder
+	(*Interface)(nil),           // 42: guideway.config.v1.Interface
+	(*Metrics)(nil),             // 43: guideway.config.v1.Metrics
+	(*durationpb.Duration)(nil), // 44: google.protobuf.Duration
 }
 var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	10, // 0: guideway.config.v1.Config.cluster:type_name -> guideway.config.v1.Cluster
@@ -4259,23 +4396,23 @@ var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	14, // 4: guideway.config.v1.Config.prefix_groups:type_name -> guideway.config.v1.PrefixGroup
 	15, // 5: guideway.config.v1.Config.services:type_name -> guideway.config.v1.Service
 	22, // 6: guideway.config.v1.Config.pools:type_name -> guideway.config.v1.Pool
-	25, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
-	37, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
-	40, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
-	42, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
+	26, // 7: guideway.config.v1.Config.health_checks:type_name -> guideway.config.v1.HealthCheck
+	38, // 8: guideway.config.v1.Config.bgp:type_name -> guideway.config.v1.Bgp
+	41, // 9: guideway.config.v1.Config.forwarder:type_name -> guideway.config.v1.Forwarder
+	43, // 10: guideway.config.v1.Config.metrics:type_name -> guideway.config.v1.Metrics
 	5,  // 11: guideway.config.v1.Config.api:type_name -> guideway.config.v1.Api
 	8,  // 12: guideway.config.v1.Config.etcd:type_name -> guideway.config.v1.Etcd
 	4,  // 13: guideway.config.v1.Config.speaker:type_name -> guideway.config.v1.Speaker
-	43, // 14: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
+	44, // 14: guideway.config.v1.Config.move_age_max:type_name -> google.protobuf.Duration
 	3,  // 15: guideway.config.v1.Config.agents:type_name -> guideway.config.v1.Agents
 	2,  // 16: guideway.config.v1.Config.machines:type_name -> guideway.config.v1.MachineEntry
-	35, // 17: guideway.config.v1.Config.vrrp:type_name -> guideway.config.v1.Vrrp
+	36, // 17: guideway.config.v1.Config.vrrp:type_name -> guideway.config.v1.Vrrp
 	1,  // 18: guideway.config.v1.Config.hooks:type_name -> guideway.config.v1.Hook
-	43, // 19: guideway.config.v1.Hook.timeout:type_name -> google.protobuf.Duration
-	40, // 20: guideway.config.v1.MachineEntry.forwarder:type_name -> guideway.config.v1.Forwarder
+	44, // 19: guideway.config.v1.Hook.timeout:type_name -> google.protobuf.Duration
+	41, // 20: guideway.config.v1.MachineEntry.forwarder:type_name -> guideway.config.v1.Forwarder
 	4,  // 21: guideway.config.v1.MachineEntry.speaker:type_name -> guideway.config.v1.Speaker
-	42, // 22: guideway.config.v1.MachineEntry.metrics:type_name -> guideway.config.v1.Metrics
-	37, // 23: guideway.config.v1.MachineEntry.bgp:type_name -> guideway.config.v1.Bgp
+	43, // 22: guideway.config.v1.MachineEntry.metrics:type_name -> guideway.config.v1.Metrics
+	38, // 23: guideway.config.v1.MachineEntry.bgp:type_name -> guideway.config.v1.Bgp
 	5,  // 24: guideway.config.v1.MachineEntry.api:type_name -> guideway.config.v1.Api
 	8,  // 25: guideway.config.v1.MachineEntry.etcd:type_name -> guideway.config.v1.Etcd
 	6,  // 26: guideway.config.v1.Api.tls:type_name -> guideway.config.v1.ApiTls
@@ -4287,39 +4424,44 @@ var file_guideway_config_v1_config_proto_depIdxs = []int32{
 	17, // 32: guideway.config.v1.Service.quic_lb:type_name -> guideway.config.v1.QuicLb
 	16, // 33: guideway.config.v1.Service.mptcp:type_name -> guideway.config.v1.Mptcp
 	18, // 34: guideway.config.v1.QuicLb.configs:type_name -> guideway.config.v1.QuicLbConfig
-	43, // 35: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
-	43, // 36: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
-	43, // 37: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
-	43, // 38: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
-	24, // 39: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
-	23, // 40: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
-	43, // 41: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
-	43, // 42: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
-	43, // 43: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
-	26, // 44: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
-	27, // 45: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
-	29, // 46: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
-	30, // 47: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
-	31, // 48: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
-	32, // 49: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
-	33, // 50: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
-	34, // 51: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
-	43, // 52: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	43, // 53: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	28, // 54: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
-	28, // 55: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
-	43, // 56: guideway.config.v1.Vrrp.interval:type_name -> google.protobuf.Duration
-	36, // 57: guideway.config.v1.Vrrp.groups:type_name -> guideway.config.v1.VrrpGroup
-	38, // 58: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
-	43, // 59: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
-	39, // 60: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
-	43, // 61: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
-	41, // 62: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
-	63, // [63:63] is the sub-list for method output_type
-	63, // [63:63] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	44, // 35: guideway.config.v1.IdleTimeouts.tcp:type_name -> google.protobuf.Duration
+	44, // 36: guideway.config.v1.IdleTimeouts.tcp_unconfirmed:type_name -> google.protobuf.Duration
+	44, // 37: guideway.config.v1.IdleTimeouts.tcp_closing:type_name -> google.protobuf.Duration
+	44, // 38: guideway.config.v1.IdleTimeouts.udp:type_name -> google.protobuf.Duration
+	25, // 39: guideway.config.v1.Pool.backends:type_name -> guideway.config.v1.Backend
+	24, // 40: guideway.config.v1.Pool.damping:type_name -> guideway.config.v1.Damping
+	44, // 41: guideway.config.v1.Pool.slow_start:type_name -> google.protobuf.Duration
+	23, // 42: guideway.config.v1.Pool.from:type_name -> guideway.config.v1.MemberSource
+	44, // 43: guideway.config.v1.Pool.shrink_delay:type_name -> google.protobuf.Duration
+	44, // 44: guideway.config.v1.Pool.drain_time:type_name -> google.protobuf.Duration
+	44, // 45: guideway.config.v1.MemberSource.ttl_min:type_name -> google.protobuf.Duration
+	44, // 46: guideway.config.v1.MemberSource.ttl_max:type_name -> google.protobuf.Duration
+	44, // 47: guideway.config.v1.Damping.within:type_name -> google.protobuf.Duration
+	44, // 48: guideway.config.v1.Damping.hold:type_name -> google.protobuf.Duration
+	27, // 49: guideway.config.v1.HealthCheck.http:type_name -> guideway.config.v1.HttpCheck
+	28, // 50: guideway.config.v1.HealthCheck.https:type_name -> guideway.config.v1.HttpsCheck
+	30, // 51: guideway.config.v1.HealthCheck.tcp:type_name -> guideway.config.v1.TcpCheck
+	31, // 52: guideway.config.v1.HealthCheck.tls:type_name -> guideway.config.v1.TlsCheck
+	32, // 53: guideway.config.v1.HealthCheck.grpc:type_name -> guideway.config.v1.GrpcCheck
+	33, // 54: guideway.config.v1.HealthCheck.dns:type_name -> guideway.config.v1.DnsCheck
+	34, // 55: guideway.config.v1.HealthCheck.udp:type_name -> guideway.config.v1.UdpCheck
+	35, // 56: guideway.config.v1.HealthCheck.icmp:type_name -> guideway.config.v1.IcmpCheck
+	44, // 57: guideway.config.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	44, // 58: guideway.config.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	29, // 59: guideway.config.v1.HttpsCheck.tls:type_name -> guideway.config.v1.Tls
+	29, // 60: guideway.config.v1.GrpcCheck.tls:type_name -> guideway.config.v1.Tls
+	44, // 61: guideway.config.v1.Vrrp.interval:type_name -> google.protobuf.Duration
+	37, // 62: guideway.config.v1.Vrrp.groups:type_name -> guideway.config.v1.VrrpGroup
+	39, // 63: guideway.config.v1.Bgp.neighbors:type_name -> guideway.config.v1.Neighbor
+	44, // 64: guideway.config.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	40, // 65: guideway.config.v1.Neighbor.bfd:type_name -> guideway.config.v1.Bfd
+	44, // 66: guideway.config.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	42, // 67: guideway.config.v1.Forwarder.interfaces:type_name -> guideway.config.v1.Interface
+	68, // [68:68] is the sub-list for method output_type
+	68, // [68:68] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_guideway_config_v1_config_proto_init() }
@@ -4353,19 +4495,20 @@ func file_guideway_config_v1_config_proto_init() {
 	file_guideway_config_v1_config_proto_msgTypes[33].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[34].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[35].OneofWrappers = []any{}
-	file_guideway_config_v1_config_proto_msgTypes[37].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[36].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[38].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[39].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[40].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[41].OneofWrappers = []any{}
 	file_guideway_config_v1_config_proto_msgTypes[42].OneofWrappers = []any{}
+	file_guideway_config_v1_config_proto_msgTypes[43].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_config_v1_config_proto_rawDesc), len(file_guideway_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

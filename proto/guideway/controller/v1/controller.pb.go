@@ -98,8 +98,10 @@ type GetStateResponse struct {
 	// Backends whose agents' configs lack VIPs of their services, in order of name.
 	AgentsBehind []string `protobuf:"bytes,13,rep,name=agents_behind,json=agentsBehind,proto3" json:"agents_behind,omitempty"`
 	// As the speaker says, by virtual router id, IPv4 first.
-	Vrrp          []*v1.VirtualRouter `protobuf:"bytes,14,rep,name=vrrp,proto3" json:"vrrp,omitempty"`
-	VrrpCounts    *v1.VrrpCounts      `protobuf:"bytes,15,opt,name=vrrp_counts,json=vrrpCounts,proto3" json:"vrrp_counts,omitempty"`
+	Vrrp       []*v1.VirtualRouter `protobuf:"bytes,14,rep,name=vrrp,proto3" json:"vrrp,omitempty"`
+	VrrpCounts *v1.VrrpCounts      `protobuf:"bytes,15,opt,name=vrrp_counts,json=vrrpCounts,proto3" json:"vrrp_counts,omitempty"`
+	// Pools whose backends come from a file or from DNS, in order of the config.
+	MemberSources []*MemberSource `protobuf:"bytes,16,rep,name=member_sources,json=memberSources,proto3" json:"member_sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -239,6 +241,137 @@ func (x *GetStateResponse) GetVrrpCounts() *v1.VrrpCounts {
 	return nil
 }
 
+func (x *GetStateResponse) GetMemberSources() []*MemberSource {
+	if x != nil {
+		return x.MemberSources
+	}
+	return nil
+}
+
+// Where a pool's backends come from.
+type MemberSource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Pool  string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Like `file /etc/guideway/web.json` or `dns web.internal`.
+	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	// Backends of the set in use; and those that drain because the source does not
+	// list them any more.
+	Backends uint32 `protobuf:"varint,3,opt,name=backends,proto3" json:"backends,omitempty"`
+	Leaving  uint32 `protobuf:"varint,4,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// When the source gave a set last; absent: never.
+	LastSuccess *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=last_success,json=lastSuccess,proto3" json:"last_success,omitempty"`
+	// Why it gives none now, and since when; empty: it does.
+	Problem      string                 `protobuf:"bytes,6,opt,name=problem,proto3" json:"problem,omitempty"`
+	ProblemSince *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=problem_since,json=problemSince,proto3" json:"problem_since,omitempty"`
+	// Backends that the source does not list and that stay for shrink_delay, because they are
+	// half of the pool or more; 0: none.
+	Waiting       uint32                 `protobuf:"varint,8,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	WaitingSince  *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=waiting_since,json=waitingSince,proto3" json:"waiting_since,omitempty"`
+	WaitingUntil  *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=waiting_until,json=waitingUntil,proto3" json:"waiting_until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberSource) Reset() {
+	*x = MemberSource{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberSource) ProtoMessage() {}
+
+func (x *MemberSource) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberSource.ProtoReflect.Descriptor instead.
+func (*MemberSource) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MemberSource) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *MemberSource) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *MemberSource) GetBackends() uint32 {
+	if x != nil {
+		return x.Backends
+	}
+	return 0
+}
+
+func (x *MemberSource) GetLeaving() uint32 {
+	if x != nil {
+		return x.Leaving
+	}
+	return 0
+}
+
+func (x *MemberSource) GetLastSuccess() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastSuccess
+	}
+	return nil
+}
+
+func (x *MemberSource) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *MemberSource) GetProblemSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ProblemSince
+	}
+	return nil
+}
+
+func (x *MemberSource) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *MemberSource) GetWaitingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WaitingSince
+	}
+	return nil
+}
+
+func (x *MemberSource) GetWaitingUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WaitingUntil
+	}
+	return nil
+}
+
 // The process that has the BGP sessions.
 type SpeakerState struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -260,7 +393,7 @@ type SpeakerState struct {
 
 func (x *SpeakerState) Reset() {
 	*x = SpeakerState{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[2]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -272,7 +405,7 @@ func (x *SpeakerState) String() string {
 func (*SpeakerState) ProtoMessage() {}
 
 func (x *SpeakerState) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[2]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -285,7 +418,7 @@ func (x *SpeakerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpeakerState.ProtoReflect.Descriptor instead.
 func (*SpeakerState) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{2}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SpeakerState) GetAnswers() bool {
@@ -355,7 +488,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +500,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[3]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +513,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{3}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Machine) GetName() string {
@@ -441,7 +574,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +586,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[4]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +599,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{4}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Drain) GetSince() *timestamppb.Timestamp {
@@ -532,7 +665,7 @@ type Config struct {
 
 func (x *Config) Reset() {
 	*x = Config{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +677,7 @@ func (x *Config) String() string {
 func (*Config) ProtoMessage() {}
 
 func (x *Config) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[5]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +690,7 @@ func (x *Config) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Config.ProtoReflect.Descriptor instead.
 func (*Config) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{5}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Config) GetLoadedAt() *timestamppb.Timestamp {
@@ -644,7 +777,7 @@ type Etcd struct {
 
 func (x *Etcd) Reset() {
 	*x = Etcd{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +789,7 @@ func (x *Etcd) String() string {
 func (*Etcd) ProtoMessage() {}
 
 func (x *Etcd) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[6]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +802,7 @@ func (x *Etcd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Etcd.ProtoReflect.Descriptor instead.
 func (*Etcd) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{6}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Etcd) GetCluster() string {
@@ -769,7 +902,7 @@ type Forwarder struct {
 
 func (x *Forwarder) Reset() {
 	*x = Forwarder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -781,7 +914,7 @@ func (x *Forwarder) String() string {
 func (*Forwarder) ProtoMessage() {}
 
 func (x *Forwarder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[7]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -794,7 +927,7 @@ func (x *Forwarder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forwarder.ProtoReflect.Descriptor instead.
 func (*Forwarder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{7}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Forwarder) GetHealthy() bool {
@@ -888,7 +1021,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +1033,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[8]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +1046,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{8}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Service) GetName() string {
@@ -1027,7 +1160,7 @@ type Buckets struct {
 
 func (x *Buckets) Reset() {
 	*x = Buckets{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +1172,7 @@ func (x *Buckets) String() string {
 func (*Buckets) ProtoMessage() {}
 
 func (x *Buckets) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[9]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +1185,7 @@ func (x *Buckets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Buckets.ProtoReflect.Descriptor instead.
 func (*Buckets) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{9}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Buckets) GetCount() uint32 {
@@ -1145,7 +1278,7 @@ type BucketAgreement struct {
 
 func (x *BucketAgreement) Reset() {
 	*x = BucketAgreement{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1290,7 @@ func (x *BucketAgreement) String() string {
 func (*BucketAgreement) ProtoMessage() {}
 
 func (x *BucketAgreement) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[10]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1303,7 @@ func (x *BucketAgreement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketAgreement.ProtoReflect.Descriptor instead.
 func (*BucketAgreement) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{10}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *BucketAgreement) GetLeader() string {
@@ -1222,7 +1355,7 @@ type BucketLag struct {
 
 func (x *BucketLag) Reset() {
 	*x = BucketLag{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1367,7 @@ func (x *BucketLag) String() string {
 func (*BucketLag) ProtoMessage() {}
 
 func (x *BucketLag) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[11]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1380,7 @@ func (x *BucketLag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketLag.ProtoReflect.Descriptor instead.
 func (*BucketLag) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{11}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BucketLag) GetMachine() string {
@@ -1287,7 +1420,7 @@ type BucketUse struct {
 
 func (x *BucketUse) Reset() {
 	*x = BucketUse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1432,7 @@ func (x *BucketUse) String() string {
 func (*BucketUse) ProtoMessage() {}
 
 func (x *BucketUse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[12]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1445,7 @@ func (x *BucketUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketUse.ProtoReflect.Descriptor instead.
 func (*BucketUse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{12}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BucketUse) GetBackend() string {
@@ -1363,7 +1496,7 @@ type BucketMove struct {
 
 func (x *BucketMove) Reset() {
 	*x = BucketMove{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1508,7 @@ func (x *BucketMove) String() string {
 func (*BucketMove) ProtoMessage() {}
 
 func (x *BucketMove) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[13]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1521,7 @@ func (x *BucketMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BucketMove.ProtoReflect.Descriptor instead.
 func (*BucketMove) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{13}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BucketMove) GetFrom() string {
@@ -1468,7 +1601,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1613,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[14]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1626,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{14}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Backend) GetService() string {
@@ -1596,7 +1729,7 @@ type GetBackendRequest struct {
 
 func (x *GetBackendRequest) Reset() {
 	*x = GetBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1741,7 @@ func (x *GetBackendRequest) String() string {
 func (*GetBackendRequest) ProtoMessage() {}
 
 func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[15]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1754,7 @@ func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendRequest.ProtoReflect.Descriptor instead.
 func (*GetBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{15}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetBackendRequest) GetName() string {
@@ -1643,7 +1776,7 @@ type GetBackendResponse struct {
 
 func (x *GetBackendResponse) Reset() {
 	*x = GetBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1788,7 @@ func (x *GetBackendResponse) String() string {
 func (*GetBackendResponse) ProtoMessage() {}
 
 func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1801,7 @@ func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendResponse.ProtoReflect.Descriptor instead.
 func (*GetBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetBackendResponse) GetBackends() []*Backend {
@@ -1715,7 +1848,7 @@ type BackendCheck struct {
 
 func (x *BackendCheck) Reset() {
 	*x = BackendCheck{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1860,7 @@ func (x *BackendCheck) String() string {
 func (*BackendCheck) ProtoMessage() {}
 
 func (x *BackendCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1873,7 @@ func (x *BackendCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCheck.ProtoReflect.Descriptor instead.
 func (*BackendCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BackendCheck) GetName() string {
@@ -1852,7 +1985,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +1997,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +2010,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Probe) GetPassed() bool {
@@ -1941,7 +2074,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2086,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2099,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Route) GetPrefix() string {
@@ -2045,7 +2178,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +2190,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +2203,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -2143,7 +2276,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2288,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2301,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Peer) GetName() string {
@@ -2216,7 +2349,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2361,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2374,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReloadRequest) GetAcceptOlder() bool {
@@ -2260,7 +2393,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2405,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2418,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReloadResponse) GetWarnings() []string {
@@ -2310,7 +2443,7 @@ type DrainBackendRequest struct {
 
 func (x *DrainBackendRequest) Reset() {
 	*x = DrainBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +2455,7 @@ func (x *DrainBackendRequest) String() string {
 func (*DrainBackendRequest) ProtoMessage() {}
 
 func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2468,7 @@ func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendRequest.ProtoReflect.Descriptor instead.
 func (*DrainBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainBackendRequest) GetBackend() string {
@@ -2376,7 +2509,7 @@ type DrainBackendResponse struct {
 
 func (x *DrainBackendResponse) Reset() {
 	*x = DrainBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2388,7 +2521,7 @@ func (x *DrainBackendResponse) String() string {
 func (*DrainBackendResponse) ProtoMessage() {}
 
 func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2401,7 +2534,7 @@ func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendResponse.ProtoReflect.Descriptor instead.
 func (*DrainBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainBackendResponse) GetWarnings() []string {
@@ -2430,7 +2563,7 @@ type DrainServiceRequest struct {
 
 func (x *DrainServiceRequest) Reset() {
 	*x = DrainServiceRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2442,7 +2575,7 @@ func (x *DrainServiceRequest) String() string {
 func (*DrainServiceRequest) ProtoMessage() {}
 
 func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2455,7 +2588,7 @@ func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceRequest.ProtoReflect.Descriptor instead.
 func (*DrainServiceRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DrainServiceRequest) GetService() string {
@@ -2503,7 +2636,7 @@ type DrainServiceResponse struct {
 
 func (x *DrainServiceResponse) Reset() {
 	*x = DrainServiceResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2515,7 +2648,7 @@ func (x *DrainServiceResponse) String() string {
 func (*DrainServiceResponse) ProtoMessage() {}
 
 func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2528,7 +2661,7 @@ func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceResponse.ProtoReflect.Descriptor instead.
 func (*DrainServiceResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DrainServiceResponse) GetWarnings() []string {
@@ -2551,7 +2684,7 @@ type DrainMachineRequest struct {
 
 func (x *DrainMachineRequest) Reset() {
 	*x = DrainMachineRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2563,7 +2696,7 @@ func (x *DrainMachineRequest) String() string {
 func (*DrainMachineRequest) ProtoMessage() {}
 
 func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2576,7 +2709,7 @@ func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineRequest.ProtoReflect.Descriptor instead.
 func (*DrainMachineRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DrainMachineRequest) GetDrain() bool {
@@ -2608,7 +2741,7 @@ type DrainMachineResponse struct {
 
 func (x *DrainMachineResponse) Reset() {
 	*x = DrainMachineResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2620,7 +2753,7 @@ func (x *DrainMachineResponse) String() string {
 func (*DrainMachineResponse) ProtoMessage() {}
 
 func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2633,7 +2766,7 @@ func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineResponse.ProtoReflect.Descriptor instead.
 func (*DrainMachineResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
 }
 
 // A piece of a file; those of one name follow one another. At most 32 KiB.
@@ -2647,7 +2780,7 @@ type ConfigPart struct {
 
 func (x *ConfigPart) Reset() {
 	*x = ConfigPart{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2659,7 +2792,7 @@ func (x *ConfigPart) String() string {
 func (*ConfigPart) ProtoMessage() {}
 
 func (x *ConfigPart) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2672,7 +2805,7 @@ func (x *ConfigPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigPart.ProtoReflect.Descriptor instead.
 func (*ConfigPart) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ConfigPart) GetName() string {
@@ -2698,7 +2831,7 @@ type PlanConfigRequest struct {
 
 func (x *PlanConfigRequest) Reset() {
 	*x = PlanConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2710,7 +2843,7 @@ func (x *PlanConfigRequest) String() string {
 func (*PlanConfigRequest) ProtoMessage() {}
 
 func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2723,7 +2856,7 @@ func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigRequest.ProtoReflect.Descriptor instead.
 func (*PlanConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PlanConfigRequest) GetPart() *ConfigPart {
@@ -2765,7 +2898,7 @@ type PlanConfigResponse struct {
 
 func (x *PlanConfigResponse) Reset() {
 	*x = PlanConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2777,7 +2910,7 @@ func (x *PlanConfigResponse) String() string {
 func (*PlanConfigResponse) ProtoMessage() {}
 
 func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2790,7 +2923,7 @@ func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigResponse.ProtoReflect.Descriptor instead.
 func (*PlanConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PlanConfigResponse) GetNumber() uint64 {
@@ -2891,7 +3024,7 @@ type TriedProbes struct {
 
 func (x *TriedProbes) Reset() {
 	*x = TriedProbes{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2903,7 +3036,7 @@ func (x *TriedProbes) String() string {
 func (*TriedProbes) ProtoMessage() {}
 
 func (x *TriedProbes) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2916,7 +3049,7 @@ func (x *TriedProbes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriedProbes.ProtoReflect.Descriptor instead.
 func (*TriedProbes) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TriedProbes) GetPassed() uint32 {
@@ -2960,7 +3093,7 @@ type FailedProbe struct {
 
 func (x *FailedProbe) Reset() {
 	*x = FailedProbe{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2972,7 +3105,7 @@ func (x *FailedProbe) String() string {
 func (*FailedProbe) ProtoMessage() {}
 
 func (x *FailedProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2985,7 +3118,7 @@ func (x *FailedProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailedProbe.ProtoReflect.Descriptor instead.
 func (*FailedProbe) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FailedProbe) GetBackend() string {
@@ -3033,7 +3166,7 @@ type SessionChange struct {
 
 func (x *SessionChange) Reset() {
 	*x = SessionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3045,7 +3178,7 @@ func (x *SessionChange) String() string {
 func (*SessionChange) ProtoMessage() {}
 
 func (x *SessionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3058,7 +3191,7 @@ func (x *SessionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionChange.ProtoReflect.Descriptor instead.
 func (*SessionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SessionChange) GetAddress() string {
@@ -3110,7 +3243,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3122,7 +3255,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3135,7 +3268,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ConfigChange) GetKind() string {
@@ -3178,7 +3311,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3190,7 +3323,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3203,7 +3336,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *FieldChange) GetField() string {
@@ -3251,7 +3384,7 @@ type ServiceChange struct {
 
 func (x *ServiceChange) Reset() {
 	*x = ServiceChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3263,7 +3396,7 @@ func (x *ServiceChange) String() string {
 func (*ServiceChange) ProtoMessage() {}
 
 func (x *ServiceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3276,7 +3409,7 @@ func (x *ServiceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceChange.ProtoReflect.Descriptor instead.
 func (*ServiceChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ServiceChange) GetService() string {
@@ -3354,7 +3487,7 @@ type ShareChange struct {
 
 func (x *ShareChange) Reset() {
 	*x = ShareChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3366,7 +3499,7 @@ func (x *ShareChange) String() string {
 func (*ShareChange) ProtoMessage() {}
 
 func (x *ShareChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3379,7 +3512,7 @@ func (x *ShareChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareChange.ProtoReflect.Descriptor instead.
 func (*ShareChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ShareChange) GetBackend() string {
@@ -3416,7 +3549,7 @@ type ConnectionChange struct {
 
 func (x *ConnectionChange) Reset() {
 	*x = ConnectionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3428,7 +3561,7 @@ func (x *ConnectionChange) String() string {
 func (*ConnectionChange) ProtoMessage() {}
 
 func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3441,7 +3574,7 @@ func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionChange.ProtoReflect.Descriptor instead.
 func (*ConnectionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ConnectionChange) GetStaying() uint64 {
@@ -3485,7 +3618,7 @@ type RouteChange struct {
 
 func (x *RouteChange) Reset() {
 	*x = RouteChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +3630,7 @@ func (x *RouteChange) String() string {
 func (*RouteChange) ProtoMessage() {}
 
 func (x *RouteChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3510,7 +3643,7 @@ func (x *RouteChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteChange.ProtoReflect.Descriptor instead.
 func (*RouteChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RouteChange) GetPrefix() string {
@@ -3554,7 +3687,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3566,7 +3699,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3579,7 +3712,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ApplyConfigRequest) GetPart() *ConfigPart {
@@ -3621,7 +3754,7 @@ type ApplyOrder struct {
 
 func (x *ApplyOrder) Reset() {
 	*x = ApplyOrder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3633,7 +3766,7 @@ func (x *ApplyOrder) String() string {
 func (*ApplyOrder) ProtoMessage() {}
 
 func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3646,7 +3779,7 @@ func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOrder.ProtoReflect.Descriptor instead.
 func (*ApplyOrder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ApplyOrder) GetNumber() uint64 {
@@ -3704,7 +3837,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3716,7 +3849,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3729,7 +3862,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ApplyConfigResponse) GetPath() string {
@@ -3787,7 +3920,7 @@ type EndCanaryRequest struct {
 
 func (x *EndCanaryRequest) Reset() {
 	*x = EndCanaryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3799,7 +3932,7 @@ func (x *EndCanaryRequest) String() string {
 func (*EndCanaryRequest) ProtoMessage() {}
 
 func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3812,7 +3945,7 @@ func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCanaryRequest.ProtoReflect.Descriptor instead.
 func (*EndCanaryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *EndCanaryRequest) GetPromote() bool {
@@ -3837,7 +3970,7 @@ type GetConfigHistoryRequest struct {
 
 func (x *GetConfigHistoryRequest) Reset() {
 	*x = GetConfigHistoryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3849,7 +3982,7 @@ func (x *GetConfigHistoryRequest) String() string {
 func (*GetConfigHistoryRequest) ProtoMessage() {}
 
 func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3862,7 +3995,7 @@ func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
 }
 
 type GetConfigHistoryResponse struct {
@@ -3878,7 +4011,7 @@ type GetConfigHistoryResponse struct {
 
 func (x *GetConfigHistoryResponse) Reset() {
 	*x = GetConfigHistoryResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3890,7 +4023,7 @@ func (x *GetConfigHistoryResponse) String() string {
 func (*GetConfigHistoryResponse) ProtoMessage() {}
 
 func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3903,7 +4036,7 @@ func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
@@ -3955,7 +4088,7 @@ type ConfigRecord struct {
 
 func (x *ConfigRecord) Reset() {
 	*x = ConfigRecord{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3967,7 +4100,7 @@ func (x *ConfigRecord) String() string {
 func (*ConfigRecord) ProtoMessage() {}
 
 func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3980,7 +4113,7 @@ func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRecord.ProtoReflect.Descriptor instead.
 func (*ConfigRecord) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ConfigRecord) GetNumber() uint64 {
@@ -4070,7 +4203,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4082,7 +4215,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4095,7 +4228,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -4115,7 +4248,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4127,7 +4260,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4140,7 +4273,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetConfigResponse) GetRecord() *ConfigRecord {
@@ -4165,7 +4298,7 @@ type GetFleetRequest struct {
 
 func (x *GetFleetRequest) Reset() {
 	*x = GetFleetRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4177,7 +4310,7 @@ func (x *GetFleetRequest) String() string {
 func (*GetFleetRequest) ProtoMessage() {}
 
 func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4190,7 +4323,7 @@ func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetRequest.ProtoReflect.Descriptor instead.
 func (*GetFleetRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{51}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{52}
 }
 
 type GetFleetResponse struct {
@@ -4211,7 +4344,7 @@ type GetFleetResponse struct {
 
 func (x *GetFleetResponse) Reset() {
 	*x = GetFleetResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4223,7 +4356,7 @@ func (x *GetFleetResponse) String() string {
 func (*GetFleetResponse) ProtoMessage() {}
 
 func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4236,7 +4369,7 @@ func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetResponse.ProtoReflect.Descriptor instead.
 func (*GetFleetResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{52}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GetFleetResponse) GetCluster() string {
@@ -4295,7 +4428,7 @@ type FleetMachine struct {
 
 func (x *FleetMachine) Reset() {
 	*x = FleetMachine{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4307,7 +4440,7 @@ func (x *FleetMachine) String() string {
 func (*FleetMachine) ProtoMessage() {}
 
 func (x *FleetMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4320,7 +4453,7 @@ func (x *FleetMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetMachine.ProtoReflect.Descriptor instead.
 func (*FleetMachine) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{53}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *FleetMachine) GetName() string {
@@ -4359,7 +4492,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4371,7 +4504,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4384,7 +4517,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{54}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{55}
 }
 
 type RestartResponse struct {
@@ -4402,7 +4535,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4414,7 +4547,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4427,7 +4560,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{55}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RestartResponse) GetForwarderVersionBefore() string {
@@ -4464,7 +4597,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dguideway/fleet/v1/fleet.proto\x1a%guideway/forwarder/v1/forwarder.proto\x1a!guideway/speaker/v1/speaker.proto\"<\n" +
 	"\x0fGetStateRequest\x12)\n" +
-	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xa6\x06\n" +
+	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xf3\x06\n" +
 	"\x10GetStateResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x129\n" +
 	"\amachine\x18\x02 \x01(\v2\x1f.guideway.controller.v1.MachineR\amachine\x126\n" +
@@ -4482,7 +4615,20 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\ragents_behind\x18\r \x03(\tR\fagentsBehind\x126\n" +
 	"\x04vrrp\x18\x0e \x03(\v2\".guideway.speaker.v1.VirtualRouterR\x04vrrp\x12@\n" +
 	"\vvrrp_counts\x18\x0f \x01(\v2\x1f.guideway.speaker.v1.VrrpCountsR\n" +
-	"vrrpCounts\"\xbf\x01\n" +
+	"vrrpCounts\x12K\n" +
+	"\x0emember_sources\x18\x10 \x03(\v2$.guideway.controller.v1.MemberSourceR\rmemberSources\"\xa6\x03\n" +
+	"\fMemberSource\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
+	"\bbackends\x18\x03 \x01(\rR\bbackends\x12\x18\n" +
+	"\aleaving\x18\x04 \x01(\rR\aleaving\x12=\n" +
+	"\flast_success\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vlastSuccess\x12\x18\n" +
+	"\aproblem\x18\x06 \x01(\tR\aproblem\x12?\n" +
+	"\rproblem_since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\fproblemSince\x12\x18\n" +
+	"\awaiting\x18\b \x01(\rR\awaiting\x12?\n" +
+	"\rwaiting_since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\fwaitingSince\x12?\n" +
+	"\rwaiting_until\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\fwaitingUntil\"\xbf\x01\n" +
 	"\fSpeakerState\x12\x18\n" +
 	"\aanswers\x18\x01 \x01(\bR\aanswers\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -4864,180 +5010,186 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
-	(*SpeakerState)(nil),               // 2: guideway.controller.v1.SpeakerState
-	(*Machine)(nil),                    // 3: guideway.controller.v1.Machine
-	(*Drain)(nil),                      // 4: guideway.controller.v1.Drain
-	(*Config)(nil),                     // 5: guideway.controller.v1.Config
-	(*Etcd)(nil),                       // 6: guideway.controller.v1.Etcd
-	(*Forwarder)(nil),                  // 7: guideway.controller.v1.Forwarder
-	(*Service)(nil),                    // 8: guideway.controller.v1.Service
-	(*Buckets)(nil),                    // 9: guideway.controller.v1.Buckets
-	(*BucketAgreement)(nil),            // 10: guideway.controller.v1.BucketAgreement
-	(*BucketLag)(nil),                  // 11: guideway.controller.v1.BucketLag
-	(*BucketUse)(nil),                  // 12: guideway.controller.v1.BucketUse
-	(*BucketMove)(nil),                 // 13: guideway.controller.v1.BucketMove
-	(*Backend)(nil),                    // 14: guideway.controller.v1.Backend
-	(*GetBackendRequest)(nil),          // 15: guideway.controller.v1.GetBackendRequest
-	(*GetBackendResponse)(nil),         // 16: guideway.controller.v1.GetBackendResponse
-	(*BackendCheck)(nil),               // 17: guideway.controller.v1.BackendCheck
-	(*Probe)(nil),                      // 18: guideway.controller.v1.Probe
-	(*Route)(nil),                      // 19: guideway.controller.v1.Route
-	(*Neighbor)(nil),                   // 20: guideway.controller.v1.Neighbor
-	(*Peer)(nil),                       // 21: guideway.controller.v1.Peer
-	(*ReloadRequest)(nil),              // 22: guideway.controller.v1.ReloadRequest
-	(*ReloadResponse)(nil),             // 23: guideway.controller.v1.ReloadResponse
-	(*DrainBackendRequest)(nil),        // 24: guideway.controller.v1.DrainBackendRequest
-	(*DrainBackendResponse)(nil),       // 25: guideway.controller.v1.DrainBackendResponse
-	(*DrainServiceRequest)(nil),        // 26: guideway.controller.v1.DrainServiceRequest
-	(*DrainServiceResponse)(nil),       // 27: guideway.controller.v1.DrainServiceResponse
-	(*DrainMachineRequest)(nil),        // 28: guideway.controller.v1.DrainMachineRequest
-	(*DrainMachineResponse)(nil),       // 29: guideway.controller.v1.DrainMachineResponse
-	(*ConfigPart)(nil),                 // 30: guideway.controller.v1.ConfigPart
-	(*PlanConfigRequest)(nil),          // 31: guideway.controller.v1.PlanConfigRequest
-	(*PlanConfigResponse)(nil),         // 32: guideway.controller.v1.PlanConfigResponse
-	(*TriedProbes)(nil),                // 33: guideway.controller.v1.TriedProbes
-	(*FailedProbe)(nil),                // 34: guideway.controller.v1.FailedProbe
-	(*SessionChange)(nil),              // 35: guideway.controller.v1.SessionChange
-	(*ConfigChange)(nil),               // 36: guideway.controller.v1.ConfigChange
-	(*FieldChange)(nil),                // 37: guideway.controller.v1.FieldChange
-	(*ServiceChange)(nil),              // 38: guideway.controller.v1.ServiceChange
-	(*ShareChange)(nil),                // 39: guideway.controller.v1.ShareChange
-	(*ConnectionChange)(nil),           // 40: guideway.controller.v1.ConnectionChange
-	(*RouteChange)(nil),                // 41: guideway.controller.v1.RouteChange
-	(*ApplyConfigRequest)(nil),         // 42: guideway.controller.v1.ApplyConfigRequest
-	(*ApplyOrder)(nil),                 // 43: guideway.controller.v1.ApplyOrder
-	(*ApplyConfigResponse)(nil),        // 44: guideway.controller.v1.ApplyConfigResponse
-	(*EndCanaryRequest)(nil),           // 45: guideway.controller.v1.EndCanaryRequest
-	(*GetConfigHistoryRequest)(nil),    // 46: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),   // 47: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),               // 48: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),           // 49: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 50: guideway.controller.v1.GetConfigResponse
-	(*GetFleetRequest)(nil),            // 51: guideway.controller.v1.GetFleetRequest
-	(*GetFleetResponse)(nil),           // 52: guideway.controller.v1.GetFleetResponse
-	(*FleetMachine)(nil),               // 53: guideway.controller.v1.FleetMachine
-	(*RestartRequest)(nil),             // 54: guideway.controller.v1.RestartRequest
-	(*RestartResponse)(nil),            // 55: guideway.controller.v1.RestartResponse
-	(*v1.VirtualRouter)(nil),           // 56: guideway.speaker.v1.VirtualRouter
-	(*v1.VrrpCounts)(nil),              // 57: guideway.speaker.v1.VrrpCounts
-	(*timestamppb.Timestamp)(nil),      // 58: google.protobuf.Timestamp
-	(*v11.Canary)(nil),                 // 59: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 60: google.protobuf.Duration
-	(*v11.Machine)(nil),                // 61: guideway.fleet.v1.Machine
-	(*v12.GetCountersRequest)(nil),     // 62: guideway.forwarder.v1.GetCountersRequest
-	(*v12.GetConnectionsRequest)(nil),  // 63: guideway.forwarder.v1.GetConnectionsRequest
-	(*v12.GetDropSamplesRequest)(nil),  // 64: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v12.GetCountersResponse)(nil),    // 65: guideway.forwarder.v1.GetCountersResponse
-	(*v12.GetConnectionsResponse)(nil), // 66: guideway.forwarder.v1.GetConnectionsResponse
-	(*v12.GetDropSamplesResponse)(nil), // 67: guideway.forwarder.v1.GetDropSamplesResponse
+	(*MemberSource)(nil),               // 2: guideway.controller.v1.MemberSource
+	(*SpeakerState)(nil),               // 3: guideway.controller.v1.SpeakerState
+	(*Machine)(nil),                    // 4: guideway.controller.v1.Machine
+	(*Drain)(nil),                      // 5: guideway.controller.v1.Drain
+	(*Config)(nil),                     // 6: guideway.controller.v1.Config
+	(*Etcd)(nil),                       // 7: guideway.controller.v1.Etcd
+	(*Forwarder)(nil),                  // 8: guideway.controller.v1.Forwarder
+	(*Service)(nil),                    // 9: guideway.controller.v1.Service
+	(*Buckets)(nil),                    // 10: guideway.controller.v1.Buckets
+	(*BucketAgreement)(nil),            // 11: guideway.controller.v1.BucketAgreement
+	(*BucketLag)(nil),                  // 12: guideway.controller.v1.BucketLag
+	(*BucketUse)(nil),                  // 13: guideway.controller.v1.BucketUse
+	(*BucketMove)(nil),                 // 14: guideway.controller.v1.BucketMove
+	(*Backend)(nil),                    // 15: guideway.controller.v1.Backend
+	(*GetBackendRequest)(nil),          // 16: guideway.controller.v1.GetBackendRequest
+	(*GetBackendResponse)(nil),         // 17: guideway.controller.v1.GetBackendResponse
+	(*BackendCheck)(nil),               // 18: guideway.controller.v1.BackendCheck
+	(*Probe)(nil),                      // 19: guideway.controller.v1.Probe
+	(*Route)(nil),                      // 20: guideway.controller.v1.Route
+	(*Neighbor)(nil),                   // 21: guideway.controller.v1.Neighbor
+	(*Peer)(nil),                       // 22: guideway.controller.v1.Peer
+	(*ReloadRequest)(nil),              // 23: guideway.controller.v1.ReloadRequest
+	(*ReloadResponse)(nil),             // 24: guideway.controller.v1.ReloadResponse
+	(*DrainBackendRequest)(nil),        // 25: guideway.controller.v1.DrainBackendRequest
+	(*DrainBackendResponse)(nil),       // 26: guideway.controller.v1.DrainBackendResponse
+	(*DrainServiceRequest)(nil),        // 27: guideway.controller.v1.DrainServiceRequest
+	(*DrainServiceResponse)(nil),       // 28: guideway.controller.v1.DrainServiceResponse
+	(*DrainMachineRequest)(nil),        // 29: guideway.controller.v1.DrainMachineRequest
+	(*DrainMachineResponse)(nil),       // 30: guideway.controller.v1.DrainMachineResponse
+	(*ConfigPart)(nil),                 // 31: guideway.controller.v1.ConfigPart
+	(*PlanConfigRequest)(nil),          // 32: guideway.controller.v1.PlanConfigRequest
+	(*PlanConfigResponse)(nil),         // 33: guideway.controller.v1.PlanConfigResponse
+	(*TriedProbes)(nil),                // 34: guideway.controller.v1.TriedProbes
+	(*FailedProbe)(nil),                // 35: guideway.controller.v1.FailedProbe
+	(*SessionChange)(nil),              // 36: guideway.controller.v1.SessionChange
+	(*ConfigChange)(nil),               // 37: guideway.controller.v1.ConfigChange
+	(*FieldChange)(nil),                // 38: guideway.controller.v1.FieldChange
+	(*ServiceChange)(nil),              // 39: guideway.controller.v1.ServiceChange
+	(*ShareChange)(nil),                // 40: guideway.controller.v1.ShareChange
+	(*ConnectionChange)(nil),           // 41: guideway.controller.v1.ConnectionChange
+	(*RouteChange)(nil),                // 42: guideway.controller.v1.RouteChange
+	(*ApplyConfigRequest)(nil),         // 43: guideway.controller.v1.ApplyConfigRequest
+	(*ApplyOrder)(nil),                 // 44: guideway.controller.v1.ApplyOrder
+	(*ApplyConfigResponse)(nil),        // 45: guideway.controller.v1.ApplyConfigResponse
+	(*EndCanaryRequest)(nil),           // 46: guideway.controller.v1.EndCanaryRequest
+	(*GetConfigHistoryRequest)(nil),    // 47: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),   // 48: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),               // 49: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),           // 50: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 51: guideway.controller.v1.GetConfigResponse
+	(*GetFleetRequest)(nil),            // 52: guideway.controller.v1.GetFleetRequest
+	(*GetFleetResponse)(nil),           // 53: guideway.controller.v1.GetFleetResponse
+	(*FleetMachine)(nil),               // 54: guideway.controller.v1.FleetMachine
+	(*RestartRequest)(nil),             // 55: guideway.controller.v1.RestartRequest
+	(*RestartResponse)(nil),            // 56: guideway.controller.v1.RestartResponse
+	(*v1.VirtualRouter)(nil),           // 57: guideway.speaker.v1.VirtualRouter
+	(*v1.VrrpCounts)(nil),              // 58: guideway.speaker.v1.VrrpCounts
+	(*timestamppb.Timestamp)(nil),      // 59: google.protobuf.Timestamp
+	(*v11.Canary)(nil),                 // 60: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 61: google.protobuf.Duration
+	(*v11.Machine)(nil),                // 62: guideway.fleet.v1.Machine
+	(*v12.GetCountersRequest)(nil),     // 63: guideway.forwarder.v1.GetCountersRequest
+	(*v12.GetConnectionsRequest)(nil),  // 64: guideway.forwarder.v1.GetConnectionsRequest
+	(*v12.GetDropSamplesRequest)(nil),  // 65: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v12.GetCountersResponse)(nil),    // 66: guideway.forwarder.v1.GetCountersResponse
+	(*v12.GetConnectionsResponse)(nil), // 67: guideway.forwarder.v1.GetConnectionsResponse
+	(*v12.GetDropSamplesResponse)(nil), // 68: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
-	3,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
-	5,  // 1: guideway.controller.v1.GetStateResponse.config:type_name -> guideway.controller.v1.Config
-	7,  // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
-	8,  // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
-	14, // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
-	19, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
-	20, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
-	21, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
-	2,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
-	56, // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
-	57, // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
-	4,  // 11: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	58, // 12: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	58, // 13: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	58, // 14: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	58, // 15: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
-	6,  // 16: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	58, // 17: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	59, // 18: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	58, // 19: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
-	4,  // 20: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
-	9,  // 21: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
-	60, // 22: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
-	12, // 23: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
-	13, // 24: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
-	10, // 25: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
-	11, // 26: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
-	58, // 27: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
-	58, // 28: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
-	58, // 29: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	14, // 30: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	17, // 31: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	60, // 32: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	60, // 33: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	58, // 34: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	18, // 35: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	60, // 36: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	58, // 37: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	58, // 38: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	58, // 39: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	58, // 40: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	58, // 41: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	60, // 42: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	60, // 43: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	30, // 44: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	36, // 45: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	38, // 46: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	41, // 47: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	35, // 48: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
-	33, // 49: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
-	34, // 50: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
-	37, // 51: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	39, // 52: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	40, // 53: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	40, // 54: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	30, // 55: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	43, // 56: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	48, // 57: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	58, // 58: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	48, // 59: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	30, // 60: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	53, // 61: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	58, // 62: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	59, // 63: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	61, // 64: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	0,  // 65: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	15, // 66: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	22, // 67: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	31, // 68: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	42, // 69: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	45, // 70: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	54, // 71: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	46, // 72: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	49, // 73: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	24, // 74: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	26, // 75: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	28, // 76: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	51, // 77: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	62, // 78: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	63, // 79: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	64, // 80: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 81: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	16, // 82: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	23, // 83: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	32, // 84: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	44, // 85: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	44, // 86: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	55, // 87: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	47, // 88: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	50, // 89: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	25, // 90: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	27, // 91: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	29, // 92: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	52, // 93: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	65, // 94: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	66, // 95: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	67, // 96: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	81, // [81:97] is the sub-list for method output_type
-	65, // [65:81] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	4,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
+	6,  // 1: guideway.controller.v1.GetStateResponse.config:type_name -> guideway.controller.v1.Config
+	8,  // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
+	9,  // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
+	15, // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
+	20, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
+	21, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
+	22, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
+	3,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
+	57, // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
+	58, // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
+	2,  // 11: guideway.controller.v1.GetStateResponse.member_sources:type_name -> guideway.controller.v1.MemberSource
+	59, // 12: guideway.controller.v1.MemberSource.last_success:type_name -> google.protobuf.Timestamp
+	59, // 13: guideway.controller.v1.MemberSource.problem_since:type_name -> google.protobuf.Timestamp
+	59, // 14: guideway.controller.v1.MemberSource.waiting_since:type_name -> google.protobuf.Timestamp
+	59, // 15: guideway.controller.v1.MemberSource.waiting_until:type_name -> google.protobuf.Timestamp
+	5,  // 16: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
+	59, // 17: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	59, // 18: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	59, // 19: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	59, // 20: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	7,  // 21: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
+	59, // 22: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	60, // 23: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	59, // 24: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	5,  // 25: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
+	10, // 26: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
+	61, // 27: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	13, // 28: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
+	14, // 29: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
+	11, // 30: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
+	12, // 31: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
+	59, // 32: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	59, // 33: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	59, // 34: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	15, // 35: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	18, // 36: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	61, // 37: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	61, // 38: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	59, // 39: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	19, // 40: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	61, // 41: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	59, // 42: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	59, // 43: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	59, // 44: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	59, // 45: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	59, // 46: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	61, // 47: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	61, // 48: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	31, // 49: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	37, // 50: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	39, // 51: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	42, // 52: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	36, // 53: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
+	34, // 54: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
+	35, // 55: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
+	38, // 56: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	40, // 57: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	41, // 58: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	41, // 59: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	31, // 60: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	44, // 61: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	49, // 62: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	59, // 63: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	49, // 64: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	31, // 65: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
+	54, // 66: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	59, // 67: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	60, // 68: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	62, // 69: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	0,  // 70: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	16, // 71: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	23, // 72: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	32, // 73: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	43, // 74: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	46, // 75: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	55, // 76: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	47, // 77: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	50, // 78: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	25, // 79: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	27, // 80: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	29, // 81: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	52, // 82: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	63, // 83: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	64, // 84: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	65, // 85: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 86: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	17, // 87: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	24, // 88: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	33, // 89: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	45, // 90: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	45, // 91: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	56, // 92: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	48, // 93: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	51, // 94: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	26, // 95: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	28, // 96: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	30, // 97: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	53, // 98: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	66, // 99: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	67, // 100: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	68, // 101: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	86, // [86:102] is the sub-list for method output_type
+	70, // [70:86] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -5045,15 +5197,15 @@ func file_guideway_controller_v1_controller_proto_init() {
 	if File_guideway_controller_v1_controller_proto != nil {
 		return
 	}
-	file_guideway_controller_v1_controller_proto_msgTypes[4].OneofWrappers = []any{}
-	file_guideway_controller_v1_controller_proto_msgTypes[13].OneofWrappers = []any{}
+	file_guideway_controller_v1_controller_proto_msgTypes[5].OneofWrappers = []any{}
+	file_guideway_controller_v1_controller_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   56,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
