@@ -346,7 +346,7 @@ func (s *State) assumeHeard() (notAsked []string) {
 func (s *State) noteMembers(pool *config.Pool, former, now poolMembers) {
 	source := pool.From.String()
 	switch {
-	case now.problem != "" && now.problem != former.problem:
+	case now.problem != "" && former.problem == "":
 		s.note("pool", pool.Name, "", "failing", fmt.Sprintf("%s: %s; its %d backends stay", source, now.problem, len(now.all())))
 	case now.problem == "" && former.problem != "":
 		s.note("pool", pool.Name, "failing", "listed", source+" gives its backends again")

@@ -26,7 +26,7 @@ type View struct {
 	Peers     []PeerView
 	// In order of the config.
 	MemberSources []MemberSourceView
-	Neighbors map[netip.Addr]string
+	Neighbors     map[netip.Addr]string
 	// Empty: ready. Else what is missing, a sentence each.
 	NotReady []string
 	// Backends of stateless services and of those with a second chance.

@@ -119,7 +119,7 @@ func exchangeDNS(conn net.Conn, network string, query []byte) ([]byte, error) {
 	buffer := make([]byte, 4<<10)
 	for {
 		if network == "tcp" {
-			return readDNSOverTCP(conn)
+			return ReadDNSOverTCP(conn)
 		}
 		n, err := conn.Read(buffer)
 		if err != nil {
@@ -131,8 +131,8 @@ func exchangeDNS(conn net.Conn, network string, query []byte) ([]byte, error) {
 	}
 }
 
-// readDNSOverTCP: the message's length stands before it (RFC 1035 section 4.2.2).
-func readDNSOverTCP(conn net.Conn) ([]byte, error) {
+// ReadDNSOverTCP reads one message: the message's length stands before it (RFC 1035 section 4.2.2).
+func ReadDNSOverTCP(conn net.Conn) ([]byte, error) {
 	var length [2]byte
 	if _, err := io.ReadFull(conn, length[:]); err != nil {
 		return nil, earlyEnd(err)
@@ -151,10 +151,10 @@ func (c DNS) judge(query, reply []byte) (Answer, error) {
 		return Answer{}, fmt.Errorf("the answer is no DNS message that answers the question: %s", excerpt(reply))
 	}
 	if header.RCode != c.Code {
-		return Answer{}, fmt.Errorf("%s for %s %s, wanted %s", codeName(header.RCode), c.Name, typeName(c.Type), codeName(c.Code))
+		return Answer{}, fmt.Errorf("%s for %s %s, wanted %s", CodeName(header.RCode), c.Name, typeName(c.Type), CodeName(c.Code))
 	}
 	if c.Code != dnsmessage.RCodeSuccess || header.Truncated { // what did not fit are records
-		return Answer{Text: codeName(header.RCode)}, nil
+		return Answer{Text: CodeName(header.RCode)}, nil
 	}
 	records, err := c.countRecords(&parser)
 	switch {
@@ -163,7 +163,7 @@ func (c DNS) judge(query, reply []byte) (Answer, error) {
 	case records == 0:
 		return Answer{}, fmt.Errorf("no record of type %s for %s", typeName(c.Type), c.Name)
 	}
-	return Answer{Text: fmt.Sprintf("%s, %d of type %s", codeName(header.RCode), records, typeName(c.Type))}, nil
+	return Answer{Text: fmt.Sprintf("%s, %d of type %s", CodeName(header.RCode), records, typeName(c.Type))}, nil
 }
 
 // countRecords of the type, and aliases: whether their targets exist is for the
@@ -191,8 +191,8 @@ func (c DNS) countRecords(parser *dnsmessage.Parser) (records int, err error) {
 
 func typeName(t dnsmessage.Type) string { return strings.TrimPrefix(t.String(), "Type") }
 
-// codeName as servers and tools spell it.
-func codeName(code dnsmessage.RCode) string {
+// CodeName as servers and tools spell it.
+func CodeName(code dnsmessage.RCode) string {
 	for name, one := range dnsCodes {
 		if one == code {
 			return name

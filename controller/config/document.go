@@ -85,6 +85,18 @@ func tooLarge(sources []Source) *Problem {
 	return nil
 }
 
+// ParseYAML of a file with the members of a pool: its root, nil when there is none.
+func ParseYAML(source Source) (*yaml.Node, error) {
+	if n := countSeparators(source.Data); n > memberSeparatorsMax {
+		return nil, fmt.Errorf("%s has some %d values (line ends, commas, colons and brackets), more than the limit of %d: is it the right file?", source.Name, n, memberSeparatorsMax)
+	}
+	root, problem := parseYAML(source)
+	if problem != nil {
+		return nil, Problems{*problem}
+	}
+	return root, nil
+}
+
 func countSeparators(data []byte) int {
 	count := 0
 	for i, c := range data {

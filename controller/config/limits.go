@@ -15,6 +15,9 @@ const (
 	// Backends of one source of members. A file of 1 MiB (namedFileBytesMax) has some 20,000
 	// addresses, a DNS message of 64 KiB some 4,000.
 	MembersMax = 10_000
+	// Of a file with them: 10,000 targets, each with two labels in lines of their own, have
+	// some 14 each. The parser takes some 300 bytes for each: 60 MB.
+	memberSeparatorsMax = 200_000
 	// The rule of `weight` says the same.
 	memberWeightMax = 1000
 	// YAML nodes read, aliases counted at each use, so that a few lines of

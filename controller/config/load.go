@@ -128,7 +128,7 @@ func ReadFromDisk(path string) ([]byte, fs.FileMode, error) {
 	read := make(chan content, 1)
 	go func() {
 		var c content
-		c.data, c.mode, c.err = readRegular(path)
+		c.data, c.mode, c.err = ReadRegular(path)
 		read <- c
 	}()
 	select {
@@ -157,7 +157,9 @@ func LoadKeyPair(certFile, keyFile string) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, key)
 }
 
-func readRegular(path string) ([]byte, fs.FileMode, error) {
+// ReadRegular file, for as long as the disk takes. [ReadFromDisk] is for all but those who
+// read again and again.
+func ReadRegular(path string) ([]byte, fs.FileMode, error) {
 	// To open a FIFO for reading waits for a writer otherwise.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -221,6 +221,9 @@ func (c *Configs) CheckNext(parsed *config.Config) error {
 	if err := config.CheckChange(c.host.Brain().Config(), parsed); err != nil {
 		return err
 	}
+	if err := c.host.Brain().CheckMembers(parsed); err != nil {
+		return err
+	}
 	if err := c.etcd.refuseOther(parsed); err != nil {
 		return err
 	}

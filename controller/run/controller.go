@@ -5,7 +5,8 @@
 //	config ─┐                                ┌─► prober.Set(targets)
 //	probes ─┤                                ├─► forwarder.Set(plan)
 //	health ─┼─► events ─► brain.Step ─► Desired ─► routes.Set(routes), to the speaker
-//	BGP ────┤                                └─► kept on disk: last good config
+//	BGP ────┤                                ├─► members.Set(config)
+//	members ┤                                └─► kept on disk: last good config
 //	people ─┘
 //
 // One goroutine owns the brain: everything that happens comes to it as an
@@ -35,6 +36,7 @@ import (
 	"github.com/guideway/guideway/controller/sinks/agents"
 	"github.com/guideway/guideway/controller/sinks/fleet"
 	"github.com/guideway/guideway/controller/sinks/forwarder"
+	"github.com/guideway/guideway/controller/sinks/members"
 	"github.com/guideway/guideway/controller/sinks/prober"
 	"github.com/guideway/guideway/controller/sinks/routes"
 	"github.com/guideway/guideway/controller/store"
@@ -68,6 +70,7 @@ type Controller struct {
 
 	brain     *brain.State
 	prober    *prober.Prober
+	members   *members.Members
 	peers     *prober.Peers
 	forwarder *forwarder.Sink
 	routes    *routes.Sink
@@ -195,6 +198,7 @@ func start(options Options) (c *Controller, err error) {
 		owners:     map[string]string{},
 	}
 	c.registration.c = c
+	c.members = members.New(c.Enqueue)
 	defer func() {
 		if err != nil {
 			close(c.done) // there is no loop that events wait for
@@ -228,6 +232,9 @@ func start(options Options) (c *Controller, err error) {
 	c.hooks = hooks.New(options.HooksDir, c.log)
 	c.web = &webServer{log: c.log, handler: c.httpHandler(), tasks: &c.tasks}
 	c.restoreBucketMaps()
+	if err = c.restoreMembers(); err != nil {
+		return c, err
+	}
 	if err = c.restoreDrains(); err != nil {
 		return c, err
 	}
@@ -316,6 +323,7 @@ func (c *Controller) decide(event brain.Event) {
 	if want.ConfigChanged {
 		c.setTargets(want.Targets)
 		c.peers.Set(slices.Concat(compile.PeerTargets(want.Config), compile.SpillTargets(want.Config)))
+		c.members.Set(want.Config)
 		c.agents.Set(want.Config)
 		c.web.listen(want.Config.Metrics.Listen)
 		c.hooks.Set(want.Config.Hooks)
@@ -324,6 +332,7 @@ func (c *Controller) decide(event brain.Event) {
 	c.agents.SetCountInterval(c.brain.CountInterval())
 	c.prober.SetProbing(want.Probing)
 	c.keepBucketMaps(want)
+	c.keepMembers(want)
 	c.keepWithdrawn(want)
 	if etcd := c.configs.Etcd(); etcd != nil {
 		etcd.Maps.Set(want.Agreement)
@@ -343,7 +352,7 @@ func (c *Controller) decide(event brain.Event) {
 func (c *Controller) logTransition(t brain.Transition) {
 	level := slog.LevelInfo
 	switch t.To {
-	case "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "lost":
+	case "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "lost", "failing", "shrinking":
 		if t.From != "new" { // not yet probed is no bad news
 			level = slog.LevelWarn
 		}
@@ -440,6 +449,7 @@ func healthOf(answer *health.Answer) brain.Event {
 // stop ends what loading a config began. No route changes: they are the speaker's.
 func (c *Controller) stop() {
 	c.prober.Stop()
+	c.members.Stop()
 	if c.peers != nil {
 		c.peers.Stop()
 	}

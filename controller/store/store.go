@@ -1,5 +1,5 @@
 // Package store has what outlives the controller, in the state directory: the last
-// good config, the drains by command, bucket maps. The directory is the controller's
+// good config, the drains by command, bucket maps, members of pools. The directory is the controller's
 // own; the forwarder's last plan, beside it, is the forwarder's.
 package store
 
@@ -19,6 +19,7 @@ import (
 const (
 	lastGoodFile = "config-last-good.json"
 	drainsFile   = "drains.json"
+	membersFile  = "members.json"
 )
 
 // Store is a state directory.
@@ -88,6 +89,17 @@ func (s Store) Drains() (Drains, error) {
 
 // SetDrains for the next start.
 func (s Store) SetDrains(d Drains) error { return s.write(drainsFile, d) }
+
+// Members of pools that have a source, as they were kept last.
+func (s Store) Members() (map[string]config.MemberSet, error) {
+	var pools map[string]config.MemberSet
+	return pools, s.read(membersFile, &pools)
+}
+
+// SetMembers for the next start.
+func (s Store) SetMembers(pools map[string]config.MemberSet) error {
+	return s.write(membersFile, pools)
+}
 
 // read leaves value alone if there is no such file.
 func (s Store) read(name string, value any) error {

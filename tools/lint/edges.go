@@ -173,6 +173,7 @@ var goEdgeRules = map[string][]string{
 	"controller/sinks/agents":    sinkMayKnow,
 	"controller/sinks/fleet":     append([]string{"controller/agreement", "controller/buckets"}, sinkMayKnow...),
 	"controller/sinks/forwarder": append([]string{"controller/sinks/sinkconn"}, sinkMayKnow...),
+	"controller/sinks/members":   sinkMayKnow,
 	"controller/sinks/prober":    sinkMayKnow,
 	"controller/sinks/routes":    append([]string{"controller/sinks/sinkconn"}, sinkMayKnow...),
 	"controller/sinks/sinkconn":  {},

@@ -1,0 +1,26 @@
+package run
+
+// Members of pools that have a source, kept in the state directory: a restart while the
+// source fails changes nothing.
+
+import (
+	"github.com/guideway/guideway/controller/brain"
+)
+
+func (c *Controller) restoreMembers() error {
+	pools, err := c.store.Members()
+	if err != nil {
+		return err
+	}
+	c.Step(brain.MembersRestored{Pools: pools})
+	return nil
+}
+
+func (c *Controller) keepMembers(want brain.Desired) {
+	if !want.MembersChanged {
+		return
+	}
+	if err := c.store.SetMembers(want.Members); err != nil {
+		c.log.Error("the members of pools are not kept: a restart has those kept before until their source answers", "error", err)
+	}
+}
