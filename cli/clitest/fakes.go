@@ -75,6 +75,10 @@ func (f *FakeController) GetState(context.Context, *controllerv1.GetStateRequest
 		},
 		Routes: []*controllerv1.Route{{Prefix: "203.0.113.10/32", Reason: "no backend", Services: []string{"web"}, Communities: []string{"64512:100", "64512:1:2"}}},
 		Peers:  []*controllerv1.Peer{{Name: "lb-2", Addresses: []string{"10.0.0.2"}, Healthy: true, Reason: "answers"}, {Name: "lb-3", Addresses: []string{"10.0.0.3"}, Reason: "no answer"}},
+		MemberSources: []*controllerv1.MemberSource{
+			{Pool: "web", Source: "file /etc/guideway/web.json", Backends: 4, Leaving: 1, Waiting: 3, WaitingUntil: &timestamppb.Timestamp{Seconds: 1}},
+			{Pool: "mail", Source: "dns mail.internal", Problem: "answered by SERVFAIL"},
+		},
 		Vrrp: []*speakerv1.VirtualRouter{
 			{Vrid: 51, Family: "ipv4", State: "active", Priority: 250, Vips: []string{"203.0.113.10"}},
 			{Vrid: 52, Family: "ipv6", State: "backup", Priority: 242, Owner: "fe80::2", OwnerPriority: 250, Reason: "started", Vips: []string{"2001:db8:a::10"}},

@@ -137,6 +137,9 @@ func notes(c *config.Config) (notes []string) {
 	if file := c.Cluster.SecretFile; file != "" && file != config.DefaultSecretFile {
 		notes = append(notes, fmt.Sprintf("the forwarder needs the same secret: --secret-file %s (its unit has %s)", file, config.DefaultSecretFile))
 	}
+	for _, pool := range c.MemberPools() {
+		notes = append(notes, fmt.Sprintf("pool %s: %s is not asked here for its backends; `guideway show pools` says what it lists once the config is in use", pool.Name, pool.From))
+	}
 	return append(notes, notesOnChecks(c)...)
 }
 

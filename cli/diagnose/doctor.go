@@ -581,6 +581,7 @@ func (p *diagnosis) backends() {
 	for _, reason := range reasons.reasons {
 		p.add(p.notServing(), "service", "%s %s", reasons.subject(reason), reason)
 	}
+	p.memberSources()
 	if silent := p.state.GetSilentAgents(); len(silent) > 0 {
 		p.add(gradeWarn, "agent", "silent on %s: connections that move to or from there break; there: systemctl status guideway-agent; guideway-agent doctor; do `controllers` of agent.yaml name this machine, and does UDP port %d reach it?",
 			strings.Join(silent, ", "), config.AgentsPortDefault)
@@ -588,6 +589,18 @@ func (p *diagnosis) backends() {
 	for _, name := range p.state.GetAgentsBehind() {
 		p.add(gradeFail, "agent", "that of %s lacks VIPs that its services have here: it drops packets to them; guideway config backend %s | ssh %s guideway-agent setup --from -",
 			name, name, name)
+	}
+}
+
+func (p *diagnosis) memberSources() {
+	for _, s := range p.state.GetMemberSources() {
+		switch {
+		case s.Problem != "":
+			p.add(gradeWarn, "pool", "%s keeps its %d backends: %s fails: %s; its latest success: %s", s.Pool, s.Backends, s.Source, s.Problem, output.Ago(s.LastSuccess))
+		case s.Waiting > 0:
+			p.add(gradeWarn, "pool", "%s: %s lacks %d of its %d backends, which stay until %s (shrink_delay): correct the source if they live",
+				s.Pool, s.Source, s.Waiting, s.Backends, output.At(s.WaitingUntil))
+		}
 	}
 }
 

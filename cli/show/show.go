@@ -21,6 +21,7 @@ func Command() *cobra.Command {
 	return commandline.Group("show", "Show what this load balancer does",
 		showVerb("services", "Show services with their VIPs, backends and packets", showServices),
 		showBackendsCommand(),
+		showVerb("pools", "Show pools whose backends come from a file or from DNS, and how that goes", showPools),
 		showVerb("buckets", "Show how many buckets each backend of a stateless service has", showBuckets),
 		showVerb("moves", "Show buckets of stateless services that are moving between backends", showMoves),
 		showConnectionsCommand(),

@@ -31,6 +31,10 @@ func TestShowWithBothProcesses(t *testing.T) {
 		{"drops", []string{"too_big 7 does not fit usually: MTU 1.5s ago: tcp 192.0.2.7:40000 > 203.0.113.10:80, 1600 bytes", "no_service 3 no service has it"}},
 		{"connections", []string{"web web-1 established 40", "web web-1 closing 2"}},
 		{"peers", []string{"lb-2 10.0.0.2 healthy - answers", "lb-3 10.0.0.3 unhealthy - no answer"}},
+		{"pools", []string{
+			"web file /etc/guideway/web.json 4 1 - 3 backends are no longer listed, and stay until 1970-01-01T00:00:01Z (shrink_delay)",
+			"mail dns mail.internal 0 0 - answered by SERVFAIL",
+		}},
 		{"vrrp", []string{"51 ipv4 active - 250 this machine 203.0.113.10 -", "52 ipv6 backup - 242 fe80::2 2001:db8:a::10 started"}},
 		{"bgp", []string{"neighbor 10.0.0.254 active - AS 64513, 0 prefixes, med 10, prepend 2, BFD down hold-timer-expired", "route 203.0.113.10/32 withdrawn - for web, communities 64512:100 64512:1:2 no backend"}},
 	}

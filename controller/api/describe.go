@@ -53,10 +53,21 @@ func Describe(v brain.View) *controllerv1.GetStateResponse {
 		}
 		state.Peers = append(state.Peers, peer)
 	}
+	for _, s := range v.MemberSources {
+		state.MemberSources = append(state.MemberSources, describeMemberSource(s))
+	}
 	for _, r := range v.Routes {
 		state.Routes = append(state.Routes, describeRoute(r))
 	}
 	return state
+}
+
+func describeMemberSource(s brain.MemberSourceView) *controllerv1.MemberSource {
+	return &controllerv1.MemberSource{
+		Pool: s.Pool, Source: s.Source, Backends: uint32(s.Backends), Leaving: uint32(s.Leaving), LastSuccess: Timestamp(s.LastSuccess),
+		Problem: s.Problem, ProblemSince: Timestamp(s.ProblemSince),
+		Waiting: uint32(s.Waiting), WaitingSince: Timestamp(s.WaitingSince), WaitingUntil: Timestamp(s.WaitingUntil),
+	}
 }
 
 func describeBackend(b brain.BackendView) *controllerv1.Backend {

@@ -30,8 +30,12 @@ func state() *controllerv1.GetStateResponse {
 			{Service: "web", Name: "web-3", State: "draining", Weight: 3, WeightPercent: 100},
 			{Service: "web", Name: "web-4", State: "active", Weight: 3, WeightPercent: 20},
 		},
-		Routes:    []*controllerv1.Route{{Prefix: "203.0.113.10/32", Announced: true}},
-		Peers:     []*controllerv1.Peer{{Name: "lb-2", Healthy: true}, {Name: "lb-3"}},
+		Routes: []*controllerv1.Route{{Prefix: "203.0.113.10/32", Announced: true}},
+		Peers:  []*controllerv1.Peer{{Name: "lb-2", Healthy: true}, {Name: "lb-3"}},
+		MemberSources: []*controllerv1.MemberSource{
+			{Pool: "web", Backends: 4, Waiting: 3, LastSuccess: &timestamppb.Timestamp{Seconds: 11}},
+			{Pool: "mail", Problem: "no such file"},
+		},
 		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", State: "established", AnnouncedPrefixes: 1}},
 	}
 }
@@ -130,6 +134,12 @@ func TestThePageHasBothProcessesUnderTheirNames(t *testing.T) {
 		`guideway_backend_weight{backend="web-4",service="web"} 0.6`,
 		`guideway_backend_weight{backend="web-3",service="web"} 0`,
 		`guideway_route_announced{prefix="203.0.113.10/32"} 1`,
+		`guideway_pool_source_up{pool="web"} 1`,
+		`guideway_pool_source_up{pool="mail"} 0`,
+		`guideway_pool_source_last_success_timestamp_seconds{pool="web"} 11`,
+		`guideway_pool_source_last_success_timestamp_seconds{pool="mail"} 0`,
+		`guideway_pool_source_backends{pool="web"} 4`,
+		`guideway_pool_source_backends_waiting{pool="web"} 3`,
 		`guideway_peer_up{peer="lb-2"} 1`,
 		`guideway_peer_up{peer="lb-3"} 0`,
 		`guideway_bgp_session_up{neighbor="10.0.0.254"} 1`,

@@ -41,6 +41,10 @@ var (
 	acked       = describe("guideway_bucket_map_acknowledged", "1: the machine's forwarder has the bucket map that the load balancers agreed on; 0: moves wait for it. Absent where one machine alone assigns buckets, and while etcd is away.", "service", "machine")
 	silent      = describe("guideway_agents_silent", "Backends whose agents should speak to this machine and do not: connections that move break there.")
 	behind      = describe("guideway_agents_behind", "Backends whose agents' configs lack VIPs of their services: packets to these are dropped there.")
+	sourceUp    = describe("guideway_pool_source_up", "1: the file or DNS gave the pool's backends when it was asked last, and they fit the config; 0: those before stay.", "pool")
+	sourceAge   = describe("guideway_pool_source_last_success_timestamp_seconds", "When the file or DNS gave the pool's backends last; 0: never.", "pool")
+	members     = describe("guideway_pool_source_backends", "Backends of the pool by its file or DNS, without those that drain because they are no longer listed.", "pool")
+	unlisted    = describe("guideway_pool_source_backends_waiting", "Backends that are no longer listed and stay for shrink_delay, because they are half of the pool or more.", "pool")
 	routeUp     = describe("guideway_route_announced", "1: announced.", "prefix")
 	peerUp      = describe("guideway_peer_up", "1: the peer's forwarder answers through the tunnel.", "peer")
 	sessionUp   = describe("guideway_bgp_session_up", "1: established.", "neighbor")
@@ -62,7 +66,7 @@ type stateCollector struct {
 }
 
 func (c stateCollector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, drainedOne, active, onBackup, mapped, mapTaken, moving, waiting, moveAge, leads, acked, routeUp, peerUp, sessionUp, prefixes, etcdUp, etcdAlarms, etcdAge, etcdStored, etcdInUse, etcdUnread, etcdListed} {
+	for _, d := range []*prometheus.Desc{forwarderUp, generation, loaded, stale, kept, ready, drained, backendUp, weight, held, serving, drainedOne, active, onBackup, mapped, mapTaken, moving, waiting, moveAge, leads, acked, sourceUp, sourceAge, members, unlisted, routeUp, peerUp, sessionUp, prefixes, etcdUp, etcdAlarms, etcdAge, etcdStored, etcdInUse, etcdUnread, etcdListed} {
 		descriptions <- d
 	}
 }
@@ -126,6 +130,12 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 			}
 		}
 		gauge(serving, bit(s.State == brain.ServingAll || s.State == brain.Draining), s.Name)
+	}
+	for _, s := range state.MemberSources {
+		gauge(sourceUp, bit(s.Problem == "" && s.LastSuccess != nil), s.Pool)
+		gauge(sourceAge, float64(s.LastSuccess.GetSeconds()), s.Pool)
+		gauge(members, float64(s.Backends), s.Pool)
+		gauge(unlisted, float64(s.Waiting), s.Pool)
 	}
 	for _, r := range state.Routes {
 		gauge(routeUp, bit(r.Announced), r.Prefix)
