@@ -21,7 +21,7 @@ const (
 	shrinkDelayDefault = 5 * time.Minute
 	drainTimeDefault   = 5 * time.Minute
 	ttlMinDefault      = 5 * time.Second
-	ttlMaxDefault      = time.Minute
+	ttlMaxDefault      = 30 * time.Second
 )
 
 // MemberSource is where a pool's members come from: a file or a domain name.

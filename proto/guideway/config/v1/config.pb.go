@@ -2097,7 +2097,7 @@ type MemberSource struct {
 	// The least time between two questions to DNS, whatever the records' TTL
 	// says. Default: 5s.
 	TtlMin *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
-	// The longest time between two questions. Default: 60s.
+	// The longest time between two questions. Default: 30s.
 	TtlMax        *durationpb.Duration `protobuf:"bytes,5,opt,name=ttl_max,json=ttlMax,proto3" json:"ttl_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
