@@ -254,3 +254,38 @@ func TestAThousandMembersComeAndGo(t *testing.T) {
 		t.Errorf("%d members", n)
 	}
 }
+
+func TestMembersWhosePlanTheForwarderRefusesAreLeftOutUntilTheyDiffer(t *testing.T) {
+	w := start(t, fromFile)
+	w.lists(1, 2, 3)
+	loaded := w.last.Trusted
+	w.accepts = false
+	w.lists(1, 2, 3, 4)
+	w.do(PlanRefused{Generation: w.last.Plan.Generation, Reason: "too many"})
+	w.accepts = true
+	w.pass(100 * time.Millisecond)
+	w.expectMembers("1 2 3")
+	if v := w.state.View(false).Config; !v.Stale || !strings.Contains(v.Problem, "too many") {
+		t.Errorf("config %+v", v)
+	}
+	w.lists(1, 2, 3, 4)
+	w.expectMembers("1 2 3")
+	w.lists(1, 2, 3, 5)
+	w.expectMembers("1 2 3 4* 5")
+	if v := w.state.View(false).Config; v.Stale || w.last.Trusted != loaded {
+		t.Errorf("config %+v", v)
+	}
+}
+
+func TestAConfigThatTheForwarderRefusesTakesNoMembersAway(t *testing.T) {
+	w := start(t, fromFile)
+	w.lists(1, 2, 3)
+	w.accepts = false
+	w.do(ConfigLoaded{Config: parse(t, strings.Replace(fromFile, "from: {file: /etc/guideway/web.json}, shrink_delay: 5m, drain_time: 1m", "backends: [{address: 10.1.0.9}]", 1))})
+	w.do(PlanRefused{Generation: w.last.Plan.Generation, Reason: "no"})
+	w.accepts = true
+	w.pass(100 * time.Millisecond)
+	w.expectMembers("1 2 3")
+	w.lists(1, 2, 3, 4)
+	w.expectMembers("1 2 3 4")
+}

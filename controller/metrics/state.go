@@ -131,12 +131,7 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 		}
 		gauge(serving, bit(s.State == brain.ServingAll || s.State == brain.Draining), s.Name)
 	}
-	for _, s := range state.MemberSources {
-		gauge(sourceUp, bit(s.Problem == "" && s.LastSuccess != nil), s.Pool)
-		gauge(sourceAge, float64(s.LastSuccess.GetSeconds()), s.Pool)
-		gauge(members, float64(s.Backends), s.Pool)
-		gauge(unlisted, float64(s.Waiting), s.Pool)
-	}
+	collectSources(gauge, state.MemberSources)
 	for _, r := range state.Routes {
 		gauge(routeUp, bit(r.Announced), r.Prefix)
 	}
@@ -146,6 +141,15 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 	for _, n := range state.Neighbors {
 		gauge(sessionUp, bit(n.State == "established"), n.Address)
 		gauge(prefixes, float64(n.AnnouncedPrefixes), n.Address)
+	}
+}
+
+func collectSources(gauge func(*prometheus.Desc, float64, ...string), sources []*controllerv1.MemberSource) {
+	for _, s := range sources {
+		gauge(sourceUp, bit(s.Problem == "" && s.LastSuccess != nil), s.Pool)
+		gauge(sourceAge, float64(s.LastSuccess.GetSeconds()), s.Pool)
+		gauge(members, float64(s.Backends), s.Pool)
+		gauge(unlisted, float64(s.Waiting), s.Pool)
 	}
 }
 
