@@ -7,13 +7,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/guideway/guideway/controller/sinks/agents"
+	"github.com/guideway/guideway/controller/sinks/session"
 )
 
 // AgentSource receives agents' messages.
 type AgentSource interface {
 	// How many datagrams each result has had.
-	Results() map[agents.Result]uint64
+	Results() map[session.Result]uint64
 	// When the latest state of each agent was received.
 	Heard() map[string]time.Time
 }

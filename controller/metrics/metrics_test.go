@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/guideway/guideway/controller/sinks/agents"
+	"github.com/guideway/guideway/controller/sinks/session"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	"github.com/guideway/guideway/tools/counters"
 )
@@ -50,8 +50,8 @@ guideway_drop_packets_total{reason="no_service"} 5
 
 type agentSource struct{}
 
-func (agentSource) Results() map[agents.Result]uint64 {
-	return map[agents.Result]uint64{agents.ResultAccepted: 3, agents.ResultForged: 0}
+func (agentSource) Results() map[session.Result]uint64 {
+	return map[session.Result]uint64{session.ResultAccepted: 3, session.ResultForged: 0}
 }
 
 func (agentSource) Heard() map[string]time.Time {

@@ -13,11 +13,11 @@ import (
 	"strings"
 
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/sinks/session"
 )
 
 const (
-	messageKeyBytes = sha256.Size
-	bucketKeyBytes  = 16
+	bucketKeyBytes = 16
 	// What a secret has at least; the same limit as in the config.
 	secretBytesMin = 16
 )
@@ -29,7 +29,7 @@ type Keys struct {
 	// Names the secret without giving it away; plans have the same.
 	KeyID string
 	// Authenticates messages from and to this agent.
-	Message [messageKeyBytes]byte
+	Message session.Key
 	// Of the hash that selects buckets: the same for all agents.
 	Bucket [bucketKeyBytes]byte
 }
@@ -65,11 +65,11 @@ func (s Secret) ID() string { return s.id }
 func (s Secret) Keys(agent string) Keys {
 	mac := hmac.New(sha256.New, s.agents[:])
 	mac.Write([]byte(agent))
-	return Keys{Agent: agent, KeyID: s.id, Message: [messageKeyBytes]byte(mac.Sum(nil)), Bucket: s.bucket}
+	return Keys{Agent: agent, KeyID: s.id, Message: session.Key(mac.Sum(nil)), Bucket: s.bucket}
 }
 
 // PeerKeys by name of another agent: each authenticates the messages between both.
-type PeerKeys map[string][messageKeyBytes]byte
+type PeerKeys map[string]session.Key
 
 // PeerKeys of the agent of that backend, which exchanges messages with these others.
 func (s Secret) PeerKeys(agent string, peers []string) PeerKeys {
@@ -82,11 +82,11 @@ func (s Secret) PeerKeys(agent string, peers []string) PeerKeys {
 
 // pair is the key of two agents: the same for both, so the lesser name comes first,
 // behind its length, which no other two names share.
-func (s Secret) pair(one, other string) [messageKeyBytes]byte {
+func (s Secret) pair(one, other string) session.Key {
 	mac := hmac.New(sha256.New, s.pairs[:])
 	mac.Write([]byte{byte(len(min(one, other)))})
 	mac.Write([]byte(min(one, other) + max(one, other)))
-	return [messageKeyBytes]byte(mac.Sum(nil))
+	return session.Key(mac.Sum(nil))
 }
 
 // File is the text of the agent's key_file.

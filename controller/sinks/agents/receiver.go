@@ -1,23 +1,20 @@
 // Package agents receives what the agents of backends say of their sockets.
 //
-//	agents ──UDP──► listener ─► parse ─► authenticate ─► session ─► assemble ─► sink(State)
-//	   ▲                                                                │
-//	   └────────── answer: nonce, when the next is due, services ◄──────┘
+//	agents ──UDP──► session ─► sink(State)
+//	   ▲               │
+//	   └── answer ◄────┘   nonce, when the next is due, services
 //
-// Guarantees: a State was sent by the agent that it names, in full, after every one
-// that the sink had of that agent before, and to this process. What is bounded:
-// agents by the config's backends, datagrams for each of them a second, parts of a
-// state. It decides nothing: what a State means is the brain's.
+// Guarantees are those of sessions (controller/sinks/session). It decides nothing: what a
+// State means is the brain's.
 package agents
 
 import (
-	"crypto/rand"
-	"crypto/sha256"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/sinks/session"
 	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -55,87 +52,45 @@ type State struct {
 
 // receiver is the listener without its sockets and clock.
 type receiver struct {
-	// Drawn at start: of nonces.
-	key      [sha256.Size]byte
-	keyID    [keyIDBytes]byte
-	sessions map[string]*session
+	sessions *session.Receiver
 	services map[string]*servicesOf
 	counting time.Duration // how often agents count
-	count    func(Result)
 }
 
-func newReceiver(count func(Result)) *receiver {
-	r := &receiver{sessions: map[string]*session{}, counting: countIntervalDefault, count: count}
-	_, _ = rand.Read(r.key[:]) // never fails
-	return r
+func newReceiver(count func(session.Result)) *receiver {
+	return &receiver{sessions: session.NewReceiver(session.KindState, count), counting: countIntervalDefault}
 }
 
 // set what the config says. Sessions stay where the key does.
 func (r *receiver) set(secret Secret, services map[string]*servicesOf) {
-	former := r.sessions
-	r.keyID, r.services, r.sessions = keyIDOf(secret.ID()), services, make(map[string]*session, len(services))
+	keys := make(map[string]session.Key, len(services))
 	for agent := range services {
-		keys := secret.Keys(agent)
-		if s := former[agent]; s != nil && s.keys == keys {
-			r.sessions[agent] = s
-			continue
-		}
-		r.sessions[agent] = &session{keys: keys}
+		keys[agent] = secret.Keys(agent).Message
 	}
+	r.services = services
+	r.sessions.Set(session.KeyIDOf(secret.ID()), keys)
 }
 
 // receive one datagram: the answers to it, and the state that it completed.
 func (r *receiver) receive(bytes []byte, now time.Time) (answers [][]byte, state *State) {
-	d, ok := parse(bytes)
-	if !ok || d.kind != kindState {
-		r.count(ResultMalformed)
+	var counted uint64 // digest of the services that it counted by
+	answer := r.sessions.Receive(bytes, now, func(h session.Header, whole [][]byte) (ok bool) {
+		state, counted, ok = r.stateOf(h, whole, now)
+		return ok
+	})
+	if answer == nil {
 		return nil, nil
 	}
-	s := r.sessions[d.agent]
-	if result := r.authenticate(s, &d, now); result != "" {
-		r.count(result)
-		return nil, nil
+	if state == nil { // a challenge: services come with the answer to what is taken
+		counted = r.services[answer.Name].digest
 	}
-	switch result := s.admit(r.key, &d); result {
-	case ResultPart:
-		return r.assemble(s, &d, now)
-	case ResultChallenged:
-		r.count(result)
-		if d.part == 0 { // one answer to a state is enough
-			answers = r.answer(s, &d, s.challenge(r.key, d.boot), r.services[d.agent].digest)
-		}
-	default:
-		r.count(result)
-	}
-	return answers, nil
+	return r.answer(*answer, counted), state
 }
 
-// authenticate a datagram; empty: it is the agent's.
-func (r *receiver) authenticate(s *session, d *datagram, now time.Time) Result {
-	switch {
-	case d.keyID != r.keyID:
-		return ResultOtherKey
-	case s == nil:
-		return ResultUnknownAgent
-	case !s.limit.take(now):
-		return ResultRateLimited
-	case !d.authentic(s.keys.Message):
-		return ResultForged
-	}
-	return ""
-}
-
-func (r *receiver) assemble(s *session, d *datagram, now time.Time) (answers [][]byte, state *State) {
-	result, whole, abandoned := s.assembly.add(d)
-	if abandoned {
-		r.count(ResultIncomplete)
-	}
-	if whole == nil {
-		r.count(result)
-		return nil, nil
-	}
-	services := r.services[d.agent]
-	state = &State{Agent: d.agent, Boot: d.boot, Received: now}
+// stateOf an agent, and the digest of the services that it counted by.
+func (r *receiver) stateOf(h session.Header, whole [][]byte, now time.Time) (state *State, digest uint64, ok bool) {
+	services := r.services[h.Name]
+	state = &State{Agent: h.Name, Boot: h.Boot, Received: now}
 	parts, ok := partsOf(whole)
 	if ok && parts[0].GetStanding() != nil {
 		state.Serves, state.Accepts = parts[0].GetStanding().GetServes(), accepts(parts)
@@ -143,12 +98,9 @@ func (r *receiver) assemble(s *session, d *datagram, now time.Time) (answers [][
 		state.VIPsLacking = int(parts[0].GetStanding().GetVipsLacking())
 	}
 	if !ok || !services.count(parts, state) {
-		r.count(ResultMalformed)
-		return nil, nil
+		return nil, 0, false
 	}
-	r.count(ResultAccepted)
-	s.accepted = d.sequence
-	return r.answer(s, d, s.nonce, parts[0].GetServices()), state
+	return state, parts[0].GetServices(), true
 }
 
 func accepts(parts []*agentv1.StatePart) map[config.AgentAddress]bool {
@@ -167,23 +119,20 @@ func addresses(bytes []byte) map[config.AgentAddress]bool {
 	return all
 }
 
-// answer a datagram of an agent that counts by the services of that digest: they are
-// sent along where it is not the present one.
-func (r *receiver) answer(s *session, d *datagram, nonce nonce, digest uint64) [][]byte {
-	services := r.services[d.agent]
+// answer an agent that counts by the services of that digest: they are sent along where it
+// is not the present one.
+func (r *receiver) answer(h session.Header, digest uint64) [][]byte {
+	services := r.services[h.Name]
 	pieces := [][]byte{nil}
 	if digest != services.digest {
 		pieces = services.pieces
 	}
-	h := header{kind: kindAnswer, parts: uint8(len(pieces)), boot: d.boot, nonce: nonce, sequence: d.sequence, keyID: r.keyID, agent: d.agent}
-	answers := make([][]byte, len(pieces))
+	bodies := make([][]byte, len(pieces))
 	for i, piece := range pieces {
-		body, _ := proto.Marshal(&agentv1.AnswerPart{ // such a message always can be
+		bodies[i], _ = proto.Marshal(&agentv1.AnswerPart{ // such a message always can be
 			IntervalMs: uint32(interval.Milliseconds()), Services: services.digest, Piece: piece,
 			CountIntervalMs: proto.Uint32(uint32(r.counting.Milliseconds())),
 		})
-		h.part = uint8(i)
-		answers[i] = h.emit(s.keys.Message, body)
 	}
-	return answers
+	return r.sessions.Emit(h, bodies)
 }

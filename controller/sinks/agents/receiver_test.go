@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/sinks/session"
 	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 	"google.golang.org/protobuf/proto"
@@ -30,12 +31,12 @@ func exampleServices() *agentv1.Services {
 type pair struct {
 	t        *testing.T
 	receiver *receiver
-	counted  map[Result]int
+	counted  map[session.Result]int
 	keys     Keys
 	now      time.Time
 
 	boot     uint64
-	nonce    nonce
+	nonce    session.Nonce
 	sequence uint64
 	services uint64
 	// nil: a former version's.
@@ -48,8 +49,8 @@ func newPair(t *testing.T) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pair{t: t, counted: map[Result]int{}, keys: secret.Keys("web-1"), now: time.Unix(1_800_000_000, 0), boot: 1}
-	p.receiver = newReceiver(func(r Result) { p.counted[r]++ })
+	p := &pair{t: t, counted: map[session.Result]int{}, keys: secret.Keys("web-1"), now: time.Unix(1_800_000_000, 0), boot: 1}
+	p.receiver = newReceiver(func(r session.Result) { p.counted[r]++ })
 	p.receiver.set(secret, map[string]*servicesOf{"web-1": newServicesOf("web-1", exampleServices()), "web-2": newServicesOf("web-2", exampleServices())})
 	return p
 }
@@ -69,8 +70,8 @@ func (p *pair) state(parts ...[]*agentv1.ServiceSockets) (datagrams [][]byte) {
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		h := header{kind: kindState, part: uint8(i), parts: uint8(len(parts)), boot: p.boot, nonce: p.nonce, sequence: p.sequence, keyID: keyIDOf(p.keys.KeyID), agent: p.keys.Agent}
-		datagrams = append(datagrams, h.emit(p.keys.Message, body))
+		h := session.Header{Kind: session.KindState, Part: uint8(i), Parts: uint8(len(parts)), Boot: p.boot, Nonce: p.nonce, Sequence: p.sequence, KeyID: session.KeyIDOf(p.keys.KeyID), Name: p.keys.Agent}
+		datagrams = append(datagrams, h.Emit(p.keys.Message, body))
 	}
 	return datagrams
 }
@@ -84,15 +85,15 @@ func (p *pair) send(datagrams ...[]byte) (states []State) {
 			states = append(states, *state)
 		}
 		for _, bytes := range answers {
-			answer, ok := parse(bytes)
-			if !ok || answer.kind != kindAnswer || !answer.authentic(p.keys.Message) {
+			answer, ok := session.Parse(bytes)
+			if !ok || answer.Kind != session.KindAnswer || !answer.Authentic(p.keys.Message) {
 				p.t.Fatalf("answer %+v", answer)
 			}
 			var part agentv1.AnswerPart
-			if err := proto.Unmarshal(answer.body, &part); err != nil {
+			if err := proto.Unmarshal(answer.Body, &part); err != nil {
 				p.t.Fatal(err)
 			}
-			p.nonce = answer.nonce
+			p.nonce = answer.Nonce
 			if len(part.Piece) > 0 {
 				p.services = part.Services
 			}
@@ -106,14 +107,14 @@ func greeted(t *testing.T) *pair {
 	p := newPair(t)
 	p.send(p.state(nil)...)
 	p.send(p.state(nil)...)
-	if p.counted[ResultChallenged] != 1 || p.counted[ResultAccepted] != 1 || p.services == 0 || p.nonce == (nonce{}) {
+	if p.counted[session.ResultChallenged] != 1 || p.counted[session.ResultAccepted] != 1 || p.services == 0 || p.nonce == (session.Nonce{}) {
 		t.Fatalf("counted %v, services %x", p.counted, p.services)
 	}
-	p.counted = map[Result]int{}
+	p.counted = map[session.Result]int{}
 	return p
 }
 
-func (p *pair) expect(want map[Result]int) {
+func (p *pair) expect(want map[session.Result]int) {
 	p.t.Helper()
 	if !maps.Equal(p.counted, want) {
 		p.t.Errorf("counted %v, want %v", p.counted, want)
@@ -134,7 +135,7 @@ func TestAStateComesWithItsCounts(t *testing.T) {
 	if counts := states[0].Counts; len(counts) != 1 || !maps.Equal(counts["web"], want) {
 		t.Errorf("counts %v, want web: %v", counts, want)
 	}
-	p.expect(map[Result]int{ResultPart: 1, ResultAccepted: 1})
+	p.expect(map[session.Result]int{session.ResultPart: 1, session.ResultAccepted: 1})
 }
 
 func TestAStateSaysWhatItsAgentCanDo(t *testing.T) {
@@ -155,7 +156,7 @@ func TestAStateSaysWhatItsAgentCanDo(t *testing.T) {
 		t.Errorf("counted: %+v", counted)
 	}
 	p.accepts = p.accepts[:3]
-	if states := p.send(p.state(nil)...); len(states) > 0 || p.counted[ResultMalformed] != 1 {
+	if states := p.send(p.state(nil)...); len(states) > 0 || p.counted[session.ResultMalformed] != 1 {
 		t.Errorf("a part of an address was taken: %+v", states)
 	}
 }
@@ -188,7 +189,7 @@ func TestForgedDatagramsCountForNothing(t *testing.T) {
 			t.Fatalf("byte %d changed: %+v", at, states)
 		}
 	}
-	if p.counted[ResultForged] == 0 || p.counted[ResultAccepted]+p.counted[ResultPart] > 0 {
+	if p.counted[session.ResultForged] == 0 || p.counted[session.ResultAccepted]+p.counted[session.ResultPart] > 0 {
 		t.Errorf("counted %v", p.counted)
 	}
 	if states := p.send(state); len(states) != 1 {
@@ -206,7 +207,7 @@ func TestAnAgentCannotSpeakForAnother(t *testing.T) {
 	p.send(p.state(nil)...)
 	p.keys.Agent, p.keys.KeyID = "web-1", "0000000000000000"
 	p.send(p.state(nil)...)
-	p.expect(map[Result]int{ResultForged: 1, ResultUnknownAgent: 1, ResultOtherKey: 1})
+	p.expect(map[session.Result]int{session.ResultForged: 1, session.ResultUnknownAgent: 1, session.ResultOtherKey: 1})
 }
 
 func TestReplayedStatesAreRefused(t *testing.T) {
@@ -217,13 +218,13 @@ func TestReplayedStatesAreRefused(t *testing.T) {
 	if states := p.send(recorded...); len(states) != 3 {
 		t.Fatalf("%d states", len(states))
 	}
-	p.counted = map[Result]int{}
+	p.counted = map[session.Result]int{}
 	p.send(recorded...)
-	p.expect(map[Result]int{ResultReplayed: 3})
+	p.expect(map[session.Result]int{session.ResultReplayed: 3})
 
 	// The agent starts anew; what it sent before is of no use, though its sequence
 	// numbers are higher.
-	p.counted = map[Result]int{}
+	p.counted = map[session.Result]int{}
 	p.boot, p.sequence = 2, 0
 	p.send(p.state(nil)...)
 	if states := p.send(p.state(nil)...); len(states) != 1 || states[0].Boot != 2 {
@@ -233,7 +234,7 @@ func TestReplayedStatesAreRefused(t *testing.T) {
 	if states := p.send(recorded...); len(states) > 0 {
 		t.Fatalf("of the agent's former life: %+v", states)
 	}
-	p.expect(map[Result]int{ResultChallenged: 4, ResultAccepted: 1})
+	p.expect(map[session.Result]int{session.ResultChallenged: 4, session.ResultAccepted: 1})
 	p.nonce = nonce
 	if states := p.send(p.state(nil)...); len(states) != 1 {
 		t.Error("replayed datagrams ended the session")
@@ -247,7 +248,7 @@ func TestARestartedControllerRefusesWhatItsPredecessorWasSent(t *testing.T) {
 	if states := other.send(state...); len(states) > 0 {
 		t.Fatalf("states %+v", states)
 	}
-	other.expect(map[Result]int{ResultChallenged: 1})
+	other.expect(map[session.Result]int{session.ResultChallenged: 1})
 }
 
 func TestReorderedDoubledAndLostParts(t *testing.T) {
@@ -257,14 +258,14 @@ func TestReorderedDoubledAndLostParts(t *testing.T) {
 	if len(states) != 1 || !maps.Equal(states[0].Counts["web"], map[uint32]uint32{1: 1, 3: 3}) {
 		t.Fatalf("reordered and doubled: %+v", states)
 	}
-	p.expect(map[Result]int{ResultPart: 2, ResultDuplicate: 1, ResultAccepted: 1})
+	p.expect(map[session.Result]int{session.ResultPart: 2, session.ResultDuplicate: 1, session.ResultAccepted: 1})
 
-	p.counted = map[Result]int{}
+	p.counted = map[session.Result]int{}
 	lost, next := p.state(nil, nil), p.state(nil, nil)
 	if states := p.send(lost[0], next[0], lost[1], next[1]); len(states) != 1 {
 		t.Fatalf("with a part lost: %+v", states)
 	}
-	p.expect(map[Result]int{ResultIncomplete: 1, ResultPart: 2, ResultOutdated: 1, ResultAccepted: 1})
+	p.expect(map[session.Result]int{session.ResultIncomplete: 1, session.ResultPart: 2, session.ResultOutdated: 1, session.ResultAccepted: 1})
 }
 
 func TestTruncatedDatagramsAreMalformedOrForged(t *testing.T) {
@@ -273,12 +274,12 @@ func TestTruncatedDatagramsAreMalformedOrForged(t *testing.T) {
 	for n := range len(state) {
 		p.send(state[:n])
 	}
-	if p.counted[ResultMalformed]+p.counted[ResultForged] != len(state) {
+	if p.counted[session.ResultMalformed]+p.counted[session.ResultForged] != len(state) {
 		t.Errorf("counted %v of %d", p.counted, len(state))
 	}
-	p.counted = map[Result]int{}
-	p.send(append(bytes.Clone(state), make([]byte, datagramBytesMax)...))
-	p.expect(map[Result]int{ResultMalformed: 1})
+	p.counted = map[session.Result]int{}
+	p.send(append(bytes.Clone(state), make([]byte, session.BytesMax)...))
+	p.expect(map[session.Result]int{session.ResultMalformed: 1})
 }
 
 func TestWrongCountsAreMalformed(t *testing.T) {
@@ -297,24 +298,25 @@ func TestWrongCountsAreMalformed(t *testing.T) {
 			if states := p.send(p.state(counts)...); len(states) > 0 {
 				t.Errorf("states %+v", states)
 			}
-			p.expect(map[Result]int{ResultMalformed: 1})
+			p.expect(map[session.Result]int{session.ResultMalformed: 1})
 		})
 	}
 }
 
 func TestAnAgentThatSendsTooMuchIsLimitedAlone(t *testing.T) {
 	p := greeted(t)
-	for range 2 * datagramsBurst {
+	const perSecond, burst = session.PartsMax, 2 * session.PartsMax
+	for range 2 * burst {
 		p.receiver.receive(p.state(nil)[0], p.now)
 	}
-	if got := p.counted[ResultRateLimited]; got < datagramsBurst || got > datagramsBurst+datagramsPerSecond {
+	if got := p.counted[session.ResultRateLimited]; got < burst || got > burst+perSecond {
 		t.Errorf("%d were limited", got)
 	}
-	p.counted = map[Result]int{}
+	p.counted = map[session.Result]int{}
 	p.keys = mustSecret(t).Keys("web-2")
-	p.nonce = nonce{}
+	p.nonce = session.Nonce{}
 	p.send(p.state(nil)...)
-	p.expect(map[Result]int{ResultChallenged: 1})
+	p.expect(map[session.Result]int{session.ResultChallenged: 1})
 }
 
 func TestServicesOfManyPartsArrive(t *testing.T) {
@@ -342,7 +344,7 @@ func TestServicesOfManyPartsArrive(t *testing.T) {
 		t.Errorf("%d answers for %d pieces", len(answers), len(of.pieces))
 	}
 	for _, answer := range answers {
-		if len(answer) > datagramBytesMax {
+		if len(answer) > session.BytesMax {
 			t.Errorf("an answer of %d bytes", len(answer))
 		}
 	}
@@ -403,12 +405,12 @@ func TestKeysAndDatagramsAreTheSameInEveryLanguage(t *testing.T) {
 			boot, _ := strconv.ParseUint(d.Boot, 16, 64)
 			given, _ := hex.DecodeString(d.Nonce)
 			body, _ := hex.DecodeString(d.Body)
-			h := header{kind: map[string]kind{"state": kindState, "answer": kindAnswer, "rules": 3, "rules_answer": 4}[d.Kind], part: d.Part, parts: d.Parts, boot: boot, nonce: nonce(given), sequence: d.Sequence, keyID: keyIDOf(v.KeyID), agent: v.Agent}
-			emitted := h.emit(keys.Message, body)
+			h := session.Header{Kind: map[string]session.Kind{"state": session.KindState, "answer": session.KindAnswer, "rules": 3, "rules_answer": 4}[d.Kind], Part: d.Part, Parts: d.Parts, Boot: boot, Nonce: session.Nonce(given), Sequence: d.Sequence, KeyID: session.KeyIDOf(v.KeyID), Name: v.Agent}
+			emitted := h.Emit(keys.Message, body)
 			if got := hex.EncodeToString(emitted); got != d.Datagram {
 				t.Errorf("%s:\n got %s\nwant %s", v.Agent, got, d.Datagram)
 			}
-			if back, ok := parse(emitted); !ok || back.header != h || !bytes.Equal(back.body, body) || !back.authentic(keys.Message) {
+			if back, ok := session.Parse(emitted); !ok || back.Header != h || !bytes.Equal(back.Body, body) || !back.Authentic(keys.Message) {
 				t.Errorf("%s: parsed back as %+v", v.Agent, back)
 			}
 		}
@@ -428,21 +430,23 @@ func FuzzAgentDatagram(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	h := header{kind: kindState, parts: 1, boot: 1, sequence: 1, keyID: keyIDOf(keys.KeyID), agent: "web-1"}
-	f.Add(h.emit(keys.Message, body), body, uint8(1))
+	h := session.Header{Kind: session.KindState, Parts: 1, Boot: 1, Sequence: 1, KeyID: session.KeyIDOf(keys.KeyID), Name: "web-1"}
+	f.Add(h.Emit(keys.Message, body), body, uint8(1))
 	f.Fuzz(func(t *testing.T, raw, body []byte, parts uint8) {
-		r := newReceiver(func(Result) {})
+		r := newReceiver(func(session.Result) {})
 		r.set(secret, map[string]*servicesOf{"web-1": services})
 		now := time.Unix(1, 0)
 		r.receive(raw, now)
-		if len(body) > bodyBytesMax("web-1") {
+		if len(body) > session.BodyBytesMax("web-1") {
 			return
 		}
+		answers, _ := r.receive(h.Emit(keys.Message, body), now) // without its nonce
+		challenge, _ := session.Parse(answers[0])
 		signed := h
-		signed.nonce, signed.parts = r.sessions["web-1"].challenge(r.key, h.boot), parts
+		signed.Nonce, signed.Parts = challenge.Nonce, parts
 		for part := range parts {
-			signed.part = part
-			_, state := r.receive(signed.emit(keys.Message, body), now)
+			signed.Part = part
+			_, state := r.receive(signed.Emit(keys.Message, body), now)
 			if state == nil {
 				continue
 			}

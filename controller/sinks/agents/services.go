@@ -10,6 +10,7 @@ import (
 
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/sinks/session"
 	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -76,8 +77,8 @@ func addService(s *config.Service, messages map[string]*agentv1.Services, groups
 func newServicesOf(agent string, message *agentv1.Services) *servicesOf {
 	s := &servicesOf{message: message}
 	bytes, _ := proto.MarshalOptions{Deterministic: true}.Marshal(message) // compiled: it can be
-	size := bodyBytesMax(agent) - answerBytes
-	if len(bytes) > partsMax*size {
+	size := session.BodyBytesMax(agent) - answerBytes
+	if len(bytes) > session.PartsMax*size {
 		s.message, s.pieces = &agentv1.Services{}, [][]byte{nil}
 		return s
 	}

@@ -1,4 +1,4 @@
-package agents
+package session
 
 // Result is what became of a datagram.
 type Result string

@@ -1,13 +1,13 @@
-package agents
+package session
 
 import "time"
 
-// Datagrams that one agent may send: a largest state each second, with as much again
-// in reserve for a clock that is not regular. Forging them for an agent shuts out
-// that agent alone, and costs a digest for each that is let through.
+// Datagrams that one sender may send: a largest state each second, with as much again
+// in reserve for a clock that is not regular. Forging them for a sender shuts out
+// that sender alone, and costs a digest for each that is let through.
 const (
-	datagramsPerSecond = partsMax
-	datagramsBurst     = 2 * partsMax
+	datagramsPerSecond = PartsMax
+	datagramsBurst     = 2 * PartsMax
 )
 
 // limit is a token bucket.

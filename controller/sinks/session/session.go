@@ -1,17 +1,17 @@
-package agents
+package session
 
-// What a controller remembers of one agent, so that no old message counts again.
+// What a receiver remembers of one sender, so that no old message counts again.
 //
-//	agent                               controller
+//	sender                              receiver
 //	  state, nonce 0          ───►        challenged: nothing is taken from it
-//	                          ◄───        answer: nonce of (agent, boot, sessions so far)
+//	                          ◄───        answer: nonce of (sender, boot, sessions so far)
 //	  state, that nonce       ───►        accepted; the session begins: nonces given
 //	                          ◄───        before are worth nothing from now on
 //	  state, sequence + 1     ───►        accepted
 //
-// Nonces are a function of a key that a controller draws at its start, so what was
+// Nonces are a function of a key that a receiver draws at its start, so what was
 // recorded before is refused after it, too; and repeating old messages makes
-// the controller remember nothing.
+// the receiver remember nothing.
 
 import (
 	"crypto/hmac"
@@ -20,12 +20,13 @@ import (
 )
 
 type session struct {
-	keys Keys
+	name string
+	key  Key
 	// How many began: part of the nonces that are given.
 	count uint64
 	// Of the session. With count 0 there is none.
 	boot  uint64
-	nonce nonce
+	nonce Nonce
 	// Sequence of the latest state.
 	accepted uint64
 	assembly assembly
@@ -41,48 +42,48 @@ type assembly struct {
 
 // admit says what becomes of an authentic state: ResultPart if it is one, of which
 // more may be missing.
-func (s *session) admit(key [sha256.Size]byte, d *datagram) Result {
-	if s.count == 0 || d.boot != s.boot || d.nonce != s.nonce {
-		if d.nonce != s.challenge(key, d.boot) {
+func (s *session) admit(key [sha256.Size]byte, d *Datagram) Result {
+	if s.count == 0 || d.Boot != s.boot || d.Nonce != s.nonce {
+		if d.Nonce != s.challenge(key, d.Boot) {
 			return ResultChallenged
 		}
 		s.count++
-		s.boot, s.nonce, s.accepted, s.assembly = d.boot, d.nonce, 0, assembly{}
+		s.boot, s.nonce, s.accepted, s.assembly = d.Boot, d.Nonce, 0, assembly{}
 	}
 	switch {
-	case d.sequence <= s.accepted:
+	case d.Sequence <= s.accepted:
 		return ResultReplayed
-	case d.sequence < s.assembly.sequence:
+	case d.Sequence < s.assembly.sequence:
 		return ResultOutdated
 	}
 	return ResultPart
 }
 
 // challenge is the nonce by which a session of that boot would begin.
-func (s *session) challenge(key [sha256.Size]byte, boot uint64) nonce {
+func (s *session) challenge(key [sha256.Size]byte, boot uint64) Nonce {
 	mac := hmac.New(sha256.New, key[:])
 	var numbers [16]byte
 	binary.BigEndian.PutUint64(numbers[:8], s.count)
 	binary.BigEndian.PutUint64(numbers[8:], boot)
 	mac.Write(numbers[:])
-	mac.Write([]byte(s.keys.Agent))
-	return nonce(mac.Sum(nil)[:nonceBytes])
+	mac.Write([]byte(s.name))
+	return Nonce(mac.Sum(nil)[:nonceBytes])
 }
 
 // add a part that was admitted. Whole is not nil if it was the last one missing;
 // abandoned, if an older state was not whole yet.
-func (a *assembly) add(d *datagram) (result Result, whole [][]byte, abandoned bool) {
-	if d.sequence != a.sequence {
+func (a *assembly) add(d *Datagram) (result Result, whole [][]byte, abandoned bool) {
+	if d.Sequence != a.sequence {
 		abandoned = a.missing > 0
-		*a = assembly{sequence: d.sequence, missing: int(d.parts), bodies: make([][]byte, d.parts)}
+		*a = assembly{sequence: d.Sequence, missing: int(d.Parts), bodies: make([][]byte, d.Parts)}
 	}
-	if int(d.parts) != len(a.bodies) {
+	if int(d.Parts) != len(a.bodies) {
 		return ResultMalformed, nil, abandoned
 	}
-	if a.bodies[d.part] != nil {
+	if a.bodies[d.Part] != nil {
 		return ResultDuplicate, nil, abandoned
 	}
-	a.bodies[d.part] = append([]byte{}, d.body...)
+	a.bodies[d.Part] = append([]byte{}, d.Body...)
 	if a.missing--; a.missing > 0 {
 		return ResultPart, nil, abandoned
 	}
