@@ -110,7 +110,9 @@ func printShownFindings(w io.Writer, format string, findings []shownFinding) err
 
 // diagnosis is what doctor found by asking; nil: not answered.
 type diagnosis struct {
-	state    *controllerv1.GetStateResponse
+	state *controllerv1.GetStateResponse
+	// nil also where the config names no other machines.
+	fleet    *controllerv1.GetFleetResponse
 	status   *forwarderv1.GetStatusResponse
 	counters *forwarderv1.GetCountersResponse
 	metrics  string
@@ -156,6 +158,7 @@ func examine(ctx context.Context, m machine.Machine, h host) []finding {
 	p.machine()
 	p.plan()
 	p.etcd()
+	p.compared()
 	p.nextHops()
 	p.mtu()
 	p.tunnelErrors()
@@ -185,6 +188,10 @@ func (p *diagnosis) ask(ctx context.Context, m machine.Machine) {
 		p.add(gradeFail, "controller", "%v", err)
 	} else {
 		p.add(gradeOK, "controller", "answers, version %s", p.state.Version)
+		_ = m.AskController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
+			p.fleet, err = client.GetFleet(ctx, &controllerv1.GetFleetRequest{})
+			return err
+		}) // there is no fleet
 	}
 	err = m.AskForwarder(ctx, p.askForwarder)
 	if err != nil {
@@ -333,6 +340,28 @@ func (p *diagnosis) etcd() {
 	}
 	if len(e.Alarms) > 0 {
 		p.add(gradeWarn, "etcd", "has alarms (%s): with NOSPACE no config can be applied: compact and defragment it, or raise --quota-backend-bytes, then `etcdctl alarm disarm`", strings.Join(e.Alarms, ", "))
+	}
+}
+
+// compared with the other machines: what differs on them, and which cannot be compared.
+func (p *diagnosis) compared() {
+	for _, alarm := range p.fleet.GetAlarms() {
+		p.add(gradeFail, "fleet", "%s", alarm)
+	}
+	switch {
+	case p.fleet == nil || p.state.GetConfig().GetEtcd() != nil && len(p.fleet.Alarms) == 0:
+		return // etcd has a line of its own
+	case p.fleet.Away != "":
+		p.add(gradeWarn, "fleet", "machines are not compared: %s", p.fleet.Away)
+		return
+	}
+	for _, m := range p.fleet.Machines {
+		if m.Registered == nil {
+			p.add(gradeWarn, "fleet", "%s is not compared: %s", m.Name, m.Reason)
+		}
+	}
+	if len(p.fleet.Alarms) == 0 {
+		p.add(gradeOK, "fleet", "what the machines run does not differ (`guideway fleet`)")
 	}
 }
 

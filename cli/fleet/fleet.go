@@ -20,7 +20,7 @@ type shownFleet struct {
 	Cluster  string         `json:"cluster"`
 	Machines []shownMachine `json:"machines"`
 	Alarms   []string       `json:"alarms"`
-	// Why etcd could not be read; machines are those of ReadAt then.
+	// Why etcd could not be read, or peers are not heard; machines are those of ReadAt then.
 	Away   string `json:"away,omitempty"`
 	ReadAt string `json:"read_at,omitempty"`
 	// Absent: all machines are to run the same config.
@@ -31,21 +31,27 @@ type shownMachine struct {
 	Name      string   `json:"name"`
 	Addresses []string `json:"addresses"`
 	// Else the fields below are empty, but for state and reason.
-	Registered            bool   `json:"registered"`
-	State                 string `json:"state"`
-	Reason                string `json:"reason,omitempty"`
-	Drained               bool   `json:"drained"`
-	Shard                 string `json:"shard,omitempty"`
-	Version               string `json:"version,omitempty"`
-	ForwarderVersion      string `json:"forwarder_version,omitempty"`
-	SpeakerVersion        string `json:"speaker_version,omitempty"`
-	Generation            uint64 `json:"generation"`
+	Registered       bool   `json:"registered"`
+	State            string `json:"state"`
+	Reason           string `json:"reason,omitempty"`
+	Drained          bool   `json:"drained"`
+	Shard            string `json:"shard,omitempty"`
+	Version          string `json:"version,omitempty"`
+	ForwarderVersion string `json:"forwarder_version,omitempty"`
+	SpeakerVersion   string `json:"speaker_version,omitempty"`
+	Generation       uint64 `json:"generation"`
+	// Of machines without etcd, which have generations of their own.
+	ConfigDigest          string `json:"config_digest,omitempty"`
 	ConfiguredFingerprint string `json:"configured_fingerprint,omitempty"`
 	LiveFingerprint       string `json:"live_fingerprint,omitempty"`
 	PacketsPerSecond      uint64 `json:"packets_per_second"`
 	BytesPerSecond        uint64 `json:"bytes_per_second"`
 	API                   string `json:"api,omitempty"`
 	WrittenAt             string `json:"written_at,omitempty"`
+	// Of machines without etcd.
+	Backends     uint32   `json:"backends,omitempty"`
+	BackendsUp   uint32   `json:"backends_up,omitempty"`
+	BackendsDown []string `json:"backends_down,omitempty"`
 
 	ago string
 }
@@ -58,10 +64,12 @@ func Command() *cobra.Command {
 		Use:   "fleet",
 		Short: "Show every load balancer of the cluster",
 		Long: "Shows every machine that is registered in etcd or named under `peers`: version, shard,\n" +
-			"configuration generation, fingerprints, state, rates. Machines that are not registered\n" +
+			"configuration generation, fingerprints, state, rates. Without etcd, peers send this to\n" +
+			"each other every second. Machines that are not registered, or have been silent for 10 s,\n" +
 			"are shown as absent, with what is known of them.\n" +
 			"Exit status: 1 if machines of one shard and generation choose different backends for\n" +
-			"the same flows (by their configuration, or for more than 30 s by their tables), else 0.",
+			"the same flows (by their configuration, or for more than 30 s by their tables), or if\n" +
+			"machines without etcd run different configurations for more than 30 s; else 0.",
 		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return showFleet(command, m, format)
@@ -98,8 +106,8 @@ func fleetListing(response *controllerv1.GetFleetResponse) output.Listing {
 	}
 	list := output.Listing{
 		Header: []string{"MACHINE", "STATE", "GENERATION", "CONFIGURED", "LIVE", "PACKETS/S", "BYTES/S", "VERSION", "SHARD", "REASON",
-			"FORWARDER", "SPEAKER", "API", "WRITTEN"},
-		WideFrom: 10, None: "no machine is registered in etcd",
+			"FORWARDER", "SPEAKER", "API", "WRITTEN", "DIGEST", "BACKENDS UP"},
+		WideFrom: 10, None: "no machine is known",
 	}
 	for _, m := range response.Machines {
 		machine := shownMachineOf(m)
@@ -119,6 +127,7 @@ func shownMachineOf(m *controllerv1.FleetMachine) shownMachine {
 		Name: m.Name, Addresses: append([]string{}, m.Addresses...), Registered: true, State: r.State, Reason: r.Reason, Drained: r.Drained, Shard: r.Shard,
 		Version: r.Version, ForwarderVersion: r.ForwarderVersion, SpeakerVersion: r.SpeakerVersion,
 		Generation: r.Generation, ConfiguredFingerprint: r.ConfiguredFingerprint, LiveFingerprint: r.LiveFingerprint,
+		ConfigDigest: r.ConfigDigest, Backends: r.Backends, BackendsUp: r.BackendsUp, BackendsDown: r.BackendsDown,
 		PacketsPerSecond: r.PacketsPerSecond, BytesPerSecond: r.BytesPerSecond, API: r.Api, WrittenAt: output.At(r.Time), ago: output.Ago(r.Time),
 	}
 }
@@ -128,7 +137,7 @@ const fingerprintShown = 8
 
 func (m shownMachine) row() []string {
 	if !m.Registered {
-		return []string{m.Name, m.State, "-", "-", "-", "-", "-", "-", "-", output.Dash(m.Reason), "-", "-", "-", "-"}
+		return []string{m.Name, m.State, "-", "-", "-", "-", "-", "-", "-", output.Dash(m.Reason), "-", "-", "-", "-", "-", "-"}
 	}
 	state := m.State
 	if m.Drained && state != "drained" && state != "draining" {
@@ -141,7 +150,16 @@ func (m shownMachine) row() []string {
 		m.Name, state, fmt.Sprint(m.Generation), short(m.ConfiguredFingerprint), short(m.LiveFingerprint),
 		fmt.Sprint(m.PacketsPerSecond), fmt.Sprint(m.BytesPerSecond), output.Dash(m.Version), output.Dash(m.Shard), output.Dash(m.Reason),
 		output.Dash(m.ForwarderVersion), output.Dash(m.SpeakerVersion), output.Dash(m.API), m.ago,
+		short(m.ConfigDigest), m.backends(),
 	}
+}
+
+// backends that are up, of how many.
+func (m shownMachine) backends() string {
+	if m.Backends == 0 {
+		return "-" // with etcd nobody says so
+	}
+	return fmt.Sprintf("%d/%d", m.BackendsUp, m.Backends)
 }
 
 // reportFleet says what the table does not, and fails where there is an alarm.

@@ -56,6 +56,21 @@ func Test_every_machine_of_the_fleet_is_shown(t *testing.T) {
 	}
 }
 
+func Test_a_fleet_without_etcd_has_digests_and_backends(t *testing.T) {
+	fake := &clitest.FakeController{Fleet: threeMachines()}
+	one := fake.Fleet.Machines[0].Registered
+	one.ConfigDigest, one.Backends, one.BackendsUp, one.BackendsDown = "1f203a6f1c5294ef", 4, 3, []string{"web-1"}
+	runDir := clitest.Both(t, fake, &clitest.FakeForwarder{})
+	out, _, err := guideway(t, "fleet", "--run-dir", runDir, "-o", "wide")
+	if err != nil || !strings.Contains(clitest.Fields(out), "1f203a6f 3/4") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, _, err = guideway(t, "fleet", "--run-dir", runDir, "-o", "json")
+	if err != nil || !strings.Contains(clitest.Fields(out), `"backends_down": [ "web-1" ]`) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func Test_a_canary_is_shown_and_ended(t *testing.T) {
 	fake := &clitest.FakeController{Fleet: threeMachines()}
 	fake.Fleet.Canary = &fleetv1.Canary{Machine: "lb-2", User: "alice", Config: &fleetv1.Current{Generation: 18}}

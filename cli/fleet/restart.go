@@ -111,7 +111,7 @@ func mayBeRestarted(fleet *controllerv1.GetFleetResponse) error {
 		}
 	}
 	if len(fleet.Machines) == 0 {
-		why = append(why, "no machine is registered in etcd")
+		why = append(why, "no machine is known")
 	}
 	if len(why) > 0 {
 		return errors.New("no machine is restarted: " + strings.Join(why, "; "))

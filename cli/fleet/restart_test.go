@@ -66,10 +66,10 @@ func Test_a_fleet_that_is_not_whole_is_not_restarted(t *testing.T) {
 		"lb-2 is absent: no answer": func(f *controllerv1.GetFleetResponse) {
 			f.Machines = append(f.Machines, &controllerv1.FleetMachine{Name: "lb-2", Reason: "no answer"})
 		},
-		"lb-1 has no API over TCP":         func(f *controllerv1.GetFleetResponse) { f.Machines[0].Registered.Api = "" },
-		"etcd does not answer":             func(f *controllerv1.GetFleetResponse) { f.Away = "etcd does not answer" },
-		"tables have differed":             func(f *controllerv1.GetFleetResponse) { f.Alarms = []string{"tables have differed"} },
-		"no machine is registered in etcd": func(f *controllerv1.GetFleetResponse) { f.Machines = nil },
+		"lb-1 has no API over TCP": func(f *controllerv1.GetFleetResponse) { f.Machines[0].Registered.Api = "" },
+		"etcd does not answer":     func(f *controllerv1.GetFleetResponse) { f.Away = "etcd does not answer" },
+		"tables have differed":     func(f *controllerv1.GetFleetResponse) { f.Alarms = []string{"tables have differed"} },
+		"no machine is known":      func(f *controllerv1.GetFleetResponse) { f.Machines = nil },
 	} {
 		fleet := proto.CloneOf(whole)
 		change(fleet)

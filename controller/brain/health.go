@@ -409,6 +409,16 @@ func (s *State) unprobed() int {
 	return n
 }
 
+// CountBackends of all pools, each in each pool, and name those that are down, in no order.
+func (s *State) CountBackends() (all int, down []string) {
+	for of, b := range s.health.backends {
+		if b.state == stateDown {
+			down = append(down, of.Backend)
+		}
+	}
+	return len(s.health.backends), down
+}
+
 // rememberHealth keeps what is known of the backends over a change of config.
 func (s *State) rememberHealth() {
 	if s.current == nil {

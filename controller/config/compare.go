@@ -97,7 +97,7 @@ var kindOf = map[string]string{
 
 // What is no part of the config's meaning, or follows from other fields.
 var notCompared = map[string]bool{
-	"Config.Warnings": true, "PoolBackend.Leaves": true, "Config.PoolViews": true, "Config.TunnelProbes": true, "Service.Group": true, "Service.Members": true,
+	"Config.Warnings": true, "Config.SharedDigest": true, "PoolBackend.Leaves": true, "Config.PoolViews": true, "Config.TunnelProbes": true, "Service.Group": true, "Service.Members": true,
 	// VIPs are things of their own; names are what things are told apart by.
 	"Service.VIPs": true, "Service.Name": true, "Pool.Name": true, "Backend.Name": true,
 	"HealthCheck.Name": true, "PrefixGroup.Name": true, "Peer.Name": true,

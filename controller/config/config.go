@@ -59,6 +59,9 @@ type Config struct {
 	// What is probed through the tunnels, in order of backend, encapsulation,
 	// VIP and check; each has a port of its own among those of one VIP.
 	TunnelProbes []TunnelProbe
+	// The same on machines whose configs are, but for what is each machine's own, and no
+	// other's.
+	SharedDigest string
 	// What is allowed but probably not meant, in order of place.
 	Warnings Problems
 

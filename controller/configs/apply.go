@@ -75,6 +75,9 @@ func (c *Configs) checkRunning(order *controllerv1.ApplyOrder) error {
 // NumberInUse of the history; 0: none is in use, or it is not recorded.
 func (c *Configs) NumberInUse() uint64 { return c.numberOf(c.InUse()) }
 
+// NumberOf a loaded or running config in the history; 0: it is not recorded.
+func (c *Configs) NumberOf(parsed *config.Config) uint64 { return c.numberOf(c.of(parsed)) }
+
 func (c *Configs) numberOf(of *Config) uint64 {
 	switch {
 	case of == nil:

@@ -131,14 +131,6 @@ func (s *stages) of(parsed *config.Config) *Config {
 	return nil
 }
 
-// GenerationOf a loaded or running config's part from etcd; 0: it has none.
-func (s *stages) GenerationOf(parsed *config.Config) uint64 {
-	if of := s.of(parsed); of != nil {
-		return currentOf(of.Shared).GetGeneration()
-	}
-	return 0
-}
-
 // Running is the one that the forwarder accepted last; nil: none yet.
 func (s *stages) Running() *Config {
 	s.mu.Lock()

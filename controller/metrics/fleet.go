@@ -1,20 +1,27 @@
 package metrics
 
-// What this machine sees of the others in etcd.
+// What this machine sees of the others, in etcd or by what they send.
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/guideway/guideway/controller/sinks/fleet"
+	"github.com/guideway/guideway/controller/sinks/session"
+)
 
 var (
-	machineListed = describe("guideway_fleet_machine_registered", "1: the machine's controller is registered in etcd. Of each that the config or etcd names; absent where the config is in files alone.", "machine")
-	fleetDiffers  = describe("guideway_fleet_fingerprints_differ", "1: machines of one shard and config choose different backends: by their config (of: configured), or by their tables for more than 30 s (of: live).", "of")
+	machineListed = describe("guideway_fleet_machine_registered", "1: the machine's controller is registered in etcd, or without etcd was heard within 10 s. Of each that the config or etcd names; absent where there are no others.", "machine")
+	fleetDiffers  = describe("guideway_fleet_fingerprints_differ", "1: machines of one shard and config choose different backends: by their config (of: configured), or by their tables for more than 30 s (of: live); or machines without etcd run different configs for more than 30 s (of: config).", "of")
+	peerMessages  = describe("guideway_peer_messages_total", "Datagrams from other load balancers, by what became of them (docs/peers.md).", "result")
 )
 
 // Fleet as it was read last.
 type Fleet struct {
 	// By name.
 	Registered map[string]bool
-	// Of what the config says, and of the forwarders' tables.
-	ConfiguredDiffer, LiveDiffer bool
+	Differ     map[fleet.Aspect]bool
+	// Of datagrams from peers.
+	Messages map[session.Result]uint64
 }
 
 // fleetCollector returns nil where there is none.
@@ -23,19 +30,24 @@ type fleetCollector func() *Fleet
 func (c fleetCollector) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- machineListed
 	descriptions <- fleetDiffers
+	descriptions <- peerMessages
 }
 
 func (c fleetCollector) Collect(metrics chan<- prometheus.Metric) {
-	fleet := c()
-	if fleet == nil {
+	seen := c()
+	if seen == nil {
 		return
 	}
 	gauge := func(d *prometheus.Desc, value bool, label string) {
 		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, bit(value), label)
 	}
-	for name, registered := range fleet.Registered {
+	for name, registered := range seen.Registered {
 		gauge(machineListed, registered, name)
 	}
-	gauge(fleetDiffers, fleet.ConfiguredDiffer, "configured")
-	gauge(fleetDiffers, fleet.LiveDiffer, "live")
+	for _, aspect := range fleet.Aspects {
+		gauge(fleetDiffers, seen.Differ[aspect], string(aspect))
+	}
+	for result, count := range seen.Messages {
+		metrics <- prometheus.MustNewConstMetric(peerMessages, prometheus.CounterValue, float64(count), string(result))
+	}
 }

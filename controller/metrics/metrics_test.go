@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/guideway/guideway/controller/sinks/fleet"
 	"github.com/guideway/guideway/controller/sinks/session"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	"github.com/guideway/guideway/tools/counters"
@@ -63,7 +64,9 @@ func counted(forwarder func(context.Context) (string, error)) *Metrics {
 		State:      func(context.Context) (*controllerv1.GetStateResponse, error) { return state(), nil },
 		Forwarder:  forwarder,
 		LateProbes: func() uint64 { return 2 },
-		Fleet:      func() *Fleet { return &Fleet{Registered: map[string]bool{"lb-2": false}, LiveDiffer: true} },
+		Fleet: func() *Fleet {
+			return &Fleet{Registered: map[string]bool{"lb-2": false}, Differ: map[fleet.Aspect]bool{fleet.AspectLive: true}, Messages: map[session.Result]uint64{session.ResultForged: 4}}
+		},
 		Certificates: func() map[string]time.Time {
 			return map[string]time.Time{"cert_file": time.Now().Add(36 * time.Hour)}
 		},
@@ -108,6 +111,8 @@ func TestThePageHasBothProcessesUnderTheirNames(t *testing.T) {
 		`guideway_fleet_machine_registered{machine="lb-2"} 0`,
 		`guideway_fleet_fingerprints_differ{of="configured"} 0`,
 		`guideway_fleet_fingerprints_differ{of="live"} 1`,
+		`guideway_fleet_fingerprints_differ{of="config"} 0`,
+		`guideway_peer_messages_total{result="forged"} 4`,
 		`guideway_agent_messages_total{result="accepted"} 3`,
 		`guideway_agent_messages_total{result="forged"} 0`,
 		`guideway_agent_state_timestamp_seconds{backend="web-1"} 9.5`,

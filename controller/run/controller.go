@@ -37,6 +37,7 @@ import (
 	"github.com/guideway/guideway/controller/sinks/fleet"
 	"github.com/guideway/guideway/controller/sinks/forwarder"
 	"github.com/guideway/guideway/controller/sinks/members"
+	"github.com/guideway/guideway/controller/sinks/peers"
 	"github.com/guideway/guideway/controller/sinks/prober"
 	"github.com/guideway/guideway/controller/sinks/routes"
 	"github.com/guideway/guideway/controller/store"
@@ -75,6 +76,7 @@ type Controller struct {
 	forwarder *forwarder.Sink
 	routes    *routes.Sink
 	agents    *agents.Listener
+	exchange  *peers.Exchange
 	metrics   *metrics.Metrics
 	web       *webServer
 	hooks     *hooks.Hooks
@@ -86,7 +88,7 @@ type Controller struct {
 
 	// Which config, and how one comes into use.
 	configs *configs.Configs
-	// Of etcd, as they were read last.
+	// As they were read last.
 	machines machinesSeen
 	audit    *api.Audit
 
@@ -165,13 +167,12 @@ func Run(ctx context.Context, options Options) error {
 // begin everything that runs beside the loop, until work ends.
 func (c *Controller) begin() {
 	work := c.work
-	for _, run := range append(c.configs.Tasks(), c.hooks.Run, c.remote.Run, c.forwarder.Run, c.routes.Run) {
+	for _, run := range append(c.configs.Tasks(), c.hooks.Run, c.remote.Run, c.forwarder.Run, c.routes.Run, c.exchange.Run) {
 		c.tasks.Go(func() { run(work) })
 	}
 	c.tasks.Go(func() { health.Watch(work, c.options.RunDir, c.heardOfHealth) })
-	watchers := []func(context.Context, *Controller){watchSignals, watchGateway, watchTraffic}
+	watchers := []func(context.Context, *Controller){watchSignals, watchGateway, watchTraffic, watchMachines}
 	if etcd := c.configs.Etcd(); etcd != nil {
-		watchers = append(watchers, watchMachines)
 		c.tasks.Go(func() {
 			etcd.Store.FollowDrains(work, c.log, func(drains fleet.Drains) { c.takeFleetDrains(work, drains) })
 		})
@@ -228,6 +229,7 @@ func start(options Options) (c *Controller, err error) {
 	}
 	c.remote = api.NewRemote(api.Settings{Host: c, Audit: c.audit}, c.log)
 	c.agents = agents.New(c.log, c.agentState)
+	c.exchange = peers.New(c.log, c.Register)
 	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late, Certificates: c.remote.Expiry, Fleet: c.fleetMetrics, Agents: c.agents})
 	c.hooks = hooks.New(options.HooksDir, c.log)
 	c.web = &webServer{log: c.log, handler: c.httpHandler(), tasks: &c.tasks}
@@ -325,6 +327,7 @@ func (c *Controller) decide(event brain.Event) {
 		c.peers.Set(slices.Concat(compile.PeerTargets(want.Config), compile.SpillTargets(want.Config)))
 		c.members.Set(want.Config)
 		c.agents.Set(want.Config)
+		c.exchange.Set(want.Config)
 		c.web.listen(want.Config.Metrics.Listen)
 		c.hooks.Set(want.Config.Hooks)
 		c.remote.Set(want.Config.API)
@@ -455,6 +458,9 @@ func (c *Controller) stop() {
 	}
 	if c.agents != nil {
 		c.agents.Stop()
+	}
+	if c.exchange != nil {
+		c.exchange.Stop()
 	}
 	if c.web != nil {
 		c.web.stop()

@@ -49,6 +49,9 @@ const namespaceMark = "GUIDEWAY_TEST_IN_NAMESPACE"
 
 var backendAddresses = []string{"10.1.0.11", "10.1.0.12"}
 
+// Of machines that send to each other.
+var machineAddresses = []string{"10.3.0.1", "10.3.0.2", "10.3.0.3"}
+
 func TestMain(m *testing.M) {
 	if os.Getuid() != 0 {
 		os.Exit(m.Run()) // those that need a namespace say so
@@ -63,7 +66,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	commands := [][]string{{"ip", "link", "set", "lo", "up"}}
-	for _, address := range backendAddresses {
+	for _, address := range slices.Concat(backendAddresses, machineAddresses) {
 		commands = append(commands, []string{"ip", "addr", "add", address + "/32", "dev", "lo"})
 	}
 	for _, command := range commands {

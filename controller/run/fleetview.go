@@ -1,11 +1,12 @@
 package run
 
-// What this machine sees of the others, in etcd: for people and metrics. Nothing
-// that is decided here depends on it.
+// What this machine sees of the others, in etcd or by what they send: for people and
+// metrics. Nothing that is decided here depends on it.
 
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/metrics"
 	"github.com/guideway/guideway/controller/sinks/fleet"
+	"github.com/guideway/guideway/controller/sinks/peers"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 )
@@ -24,7 +26,24 @@ import (
 // found by it.
 const machinesInterval = 5 * time.Second
 
-// machinesSeen in etcd, as they were read last.
+// fleetSource is where machines are seen.
+type fleetSource interface {
+	// Machines that live, in order of name.
+	Machines(context.Context) ([]*fleetv1.Machine, error)
+}
+
+// fleetSource of the machines of this config; nil: it names no others.
+func (c *Controller) fleetSource(inUse *config.Config) fleetSource {
+	if etcd := c.configs.Etcd(); etcd != nil {
+		return etcd.Store
+	}
+	if inUse == nil || len(inUse.Peers) == 0 {
+		return nil
+	}
+	return c.exchange
+}
+
+// machinesSeen as they were read last.
 type machinesSeen struct {
 	mu          sync.Mutex
 	differences fleet.Differences
@@ -34,8 +53,8 @@ type machinesSeen struct {
 }
 
 // read the machines anew; where that fails the former ones stay.
-func (s *machinesSeen) read(ctx context.Context, store *fleet.Store) (ended, begun []string, err error) {
-	machines, err := store.Machines(ctx)
+func (s *machinesSeen) read(ctx context.Context, source fleetSource) (ended, begun []string, err error) {
+	machines, err := source.Machines(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -74,7 +93,9 @@ func watchMachines(ctx context.Context, c *Controller) {
 	ticker := time.NewTicker(machinesInterval)
 	defer ticker.Stop()
 	for {
-		_ = c.readMachines(ctx) // the follower says what is wrong with etcd
+		if source := c.fleetSource(c.configInUse(ctx)); source != nil {
+			_ = c.readMachines(ctx, source) // what is wrong with it is in the log already
+		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -83,8 +104,14 @@ func watchMachines(ctx context.Context, c *Controller) {
 	}
 }
 
-func (c *Controller) readMachines(ctx context.Context) error {
-	ended, begun, err := c.machines.read(ctx, c.configs.Etcd().Store)
+// configInUse; nil: none yet.
+func (c *Controller) configInUse(ctx context.Context) (inUse *config.Config) {
+	_ = c.Ask(ctx, func() { inUse = c.brain.Config() }) // else the controller stops
+	return inUse
+}
+
+func (c *Controller) readMachines(ctx context.Context, source fleetSource) error {
+	ended, begun, err := c.machines.read(ctx, source)
 	for _, alarm := range begun {
 		c.log.Error("machines of the fleet differ", "problem", alarm)
 	}
@@ -96,38 +123,47 @@ func (c *Controller) readMachines(ctx context.Context) error {
 
 // Fleet is every machine that etcd or the config names.
 func (c *Controller) Fleet(ctx context.Context) (*controllerv1.GetFleetResponse, error) {
-	etcd := c.configs.Etcd()
-	if etcd == nil {
-		return nil, api.Unmetf("this machine's config is in files alone, so it knows no fleet: give `etcd` in its config (docs/etcd.md), or look at each machine by --server")
-	}
-	response := &controllerv1.GetFleetResponse{Cluster: etcd.Settings.Cluster}
-	if err := c.readMachines(ctx); err != nil {
-		response.Away = err.Error()
-	}
-	var peers []brain.PeerView
+	var tunnels []brain.PeerView
 	var inUse *config.Config
-	if err := c.Ask(ctx, func() { peers, inUse = c.brain.Peers(), c.brain.Config() }); err != nil {
+	if err := c.Ask(ctx, func() { tunnels, inUse = c.brain.Peers(), c.brain.Config() }); err != nil {
 		return nil, err
+	}
+	source := c.fleetSource(inUse)
+	if source == nil {
+		return nil, api.Unmetf("this machine's config names no others: write them under `peers` (docs/peers.md), or give `etcd` (docs/etcd.md)")
+	}
+	response := &controllerv1.GetFleetResponse{}
+	if err := c.readMachines(ctx, source); err != nil {
+		response.Away = err.Error()
 	}
 	machines, found, readAt := c.machines.now()
 	response.Alarms, response.ReadAt = alarms(found), api.Timestamp(readAt)
-	response.Machines = fleetMachines(inUse, machines, peers)
-	response.Canary = etcd.Canary()
+	var absent string
+	if etcd := c.configs.Etcd(); etcd != nil {
+		absent = "its controller is not registered in etcd"
+		response.Cluster, response.Canary = etcd.Settings.Cluster, etcd.Canary()
+	} else {
+		response.Cluster = inUse.Cluster.Name
+		absent = fmt.Sprintf("its controller has not been heard for %v (UDP port %d)", peers.SilentMax, peers.Port)
+	}
+	response.Machines = fleetMachines(inUse, machines, tunnels, absent)
 	return response, nil
 }
 
 // fleetMetrics as the machines were read last; nil: there is no fleet.
 func (c *Controller) fleetMetrics() *metrics.Fleet {
-	if c.configs.Etcd() == nil {
+	inUse := c.configInUse(context.Background())
+	if c.fleetSource(inUse) == nil {
 		return nil
 	}
-	var inUse *config.Config
-	_ = c.Ask(context.Background(), func() { inUse = c.brain.Config() }) // else the controller stops
 	machines, found, readAt := c.machines.now()
 	if readAt.IsZero() {
 		return nil
 	}
-	seen := &metrics.Fleet{Registered: map[string]bool{}}
+	seen := &metrics.Fleet{Registered: map[string]bool{}, Differ: map[fleet.Aspect]bool{}}
+	if c.configs.Etcd() == nil {
+		seen.Messages = c.exchange.Results()
+	}
 	for name := range configuredMachines(inUse) {
 		seen.Registered[name] = false
 	}
@@ -135,19 +171,19 @@ func (c *Controller) fleetMetrics() *metrics.Fleet {
 		seen.Registered[machine.Name] = true
 	}
 	for _, difference := range found {
-		seen.LiveDiffer = seen.LiveDiffer || difference.Live
-		seen.ConfiguredDiffer = seen.ConfiguredDiffer || !difference.Live
+		seen.Differ[difference.Of] = true
 	}
 	return seen
 }
 
-// fleetMachines are those that the config names, and those that are registered.
-func fleetMachines(inUse *config.Config, registered []*fleetv1.Machine, peers []brain.PeerView) []*controllerv1.FleetMachine {
+// fleetMachines are those that the config names, and those that live; of the others it is
+// told why they are absent.
+func fleetMachines(inUse *config.Config, registered []*fleetv1.Machine, tunnels []brain.PeerView, absent string) []*controllerv1.FleetMachine {
 	byName := map[string]*controllerv1.FleetMachine{}
 	for name, addresses := range configuredMachines(inUse) {
-		byName[name] = &controllerv1.FleetMachine{Name: name, Addresses: addresses, Reason: "its controller is not registered in etcd"}
+		byName[name] = &controllerv1.FleetMachine{Name: name, Addresses: addresses, Reason: absent}
 	}
-	for _, peer := range peers {
+	for _, peer := range tunnels {
 		m := byName[peer.Name]
 		switch {
 		case m == nil: // a cluster that services spill to

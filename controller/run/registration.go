@@ -1,6 +1,6 @@
 package run
 
-// This machine as others find it in etcd. What it cannot learn in time is left
+// This machine as others find it in etcd, or hear of it. What it cannot learn in time is left
 // out, or as it was: registering waits for no other process.
 
 import (
@@ -8,11 +8,13 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/sinks/fleet"
+	"github.com/guideway/guideway/controller/sinks/peers"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -26,13 +28,13 @@ const (
 	fingerprintsInterval = 5 * time.Second
 )
 
-// Register is what the others are to find; nil: there is no config yet. It is for the
-// registrar's goroutine.
+// Register is what the others are to know; nil: there is no config yet. It is for the
+// goroutine of the registrar, or of the exchange with peers.
 func (c *Controller) Register(ctx context.Context) *fleetv1.Machine {
 	return c.registration.describe(ctx)
 }
 
-// registration is of the registrar's goroutine.
+// registration is of the goroutine that Register is for.
 type registration struct {
 	c *Controller
 
@@ -59,19 +61,27 @@ func (r *registration) describe(ctx context.Context) *fleetv1.Machine {
 	var view brain.MachineView
 	var loaded brain.ConfigView
 	var inUse *config.Config
-	var generation uint64
+	var number uint64
+	var backends int
+	var down []string
 	if r.c.Ask(ctx, func() {
 		view, loaded = r.c.brain.ViewMachine()
 		inUse = r.c.brain.Config()
 		// Not that loaded last, which the forwarder may have refused.
-		generation = r.c.configs.GenerationOf(inUse)
+		number = r.c.configs.NumberOf(inUse)
+		backends, down = r.c.brain.CountBackends()
 	}) != nil || inUse == nil {
 		return nil
 	}
 	machine := &fleetv1.Machine{
-		Name: inUse.Machine.Name, Shard: inUse.Machine.Shard, Version: r.c.options.Version, Generation: generation,
+		Name: inUse.Machine.Name, Shard: inUse.Machine.Shard, Version: r.c.options.Version, Generation: number,
 		State: view.State, Reason: cmp.Or(view.Reason, loaded.Problem), Drained: view.Drain != nil, Api: apiAddress(inUse),
-		ChecksCandidates: true, Checked: r.c.configs.Etcd().LastCheck(),
+	}
+	if etcd := r.c.configs.Etcd(); etcd != nil {
+		machine.ChecksCandidates, machine.Checked = true, etcd.LastCheck()
+	} else {
+		machine.ConfigDigest = inUse.SharedDigest
+		machine.Backends, machine.BackendsUp, machine.BackendsDown = uint32(backends), uint32(backends-len(down)), firstNames(down)
 	}
 	for _, address := range inUse.Machine.Addresses {
 		machine.Addresses = append(machine.Addresses, address.String())
@@ -85,6 +95,13 @@ func (r *registration) describe(ctx context.Context) *fleetv1.Machine {
 	}
 	r.describeForwarder(ctx, machine)
 	return machine
+}
+
+// firstNames in order, each once, as many as others are told.
+func firstNames(names []string) []string {
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return names[:min(len(names), peers.DownMax)]
 }
 
 // apiAddress that other machines reach; empty: the API is not served over TCP.

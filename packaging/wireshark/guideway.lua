@@ -97,15 +97,15 @@ end
 
 register_postdissector(guideway)
 
--- Datagrams between agents and controllers, and among agents.
+-- Datagrams between agents and controllers, among agents, and among controllers.
 
 local messages = Proto("guideway_agent", "Guideway agent message")
-local PORT, AGENTS_PORT, VERSION = 9475, 9476, 1
+local PORT, AGENTS_PORT, PEERS_PORT, VERSION = 9475, 9476, 9477, 1
 local MESSAGE_FIXED_BYTES, MAC_BYTES = 49, 16
 
 local header = messages.fields
 header.version = ProtoField.uint8("guideway_agent.version", "Version")
-header.kind = ProtoField.uint8("guideway_agent.kind", "Kind", base.DEC, {[1] = "state", [2] = "answer", [3] = "rules", [4] = "answer to rules"})
+header.kind = ProtoField.uint8("guideway_agent.kind", "Kind", base.DEC, {[1] = "state", [2] = "answer", [3] = "rules", [4] = "answer to rules", [5] = "peer's state", [6] = "answer to a peer"})
 header.part = ProtoField.uint8("guideway_agent.part", "Part")
 header.parts = ProtoField.uint8("guideway_agent.parts", "Parts")
 header.boot = ProtoField.uint64("guideway_agent.boot", "Agent's boot", base.HEX)
@@ -154,3 +154,4 @@ end
 
 DissectorTable.get("udp.port"):add(PORT, messages)
 DissectorTable.get("udp.port"):add(AGENTS_PORT, messages)
+DissectorTable.get("udp.port"):add(PEERS_PORT, messages)

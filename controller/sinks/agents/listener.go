@@ -1,7 +1,6 @@
 package agents
 
 import (
-	"errors"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -100,14 +99,10 @@ func (l *Listener) Heard() map[string]time.Time {
 }
 
 func (l *Listener) setSecret(c *config.Config) bool {
-	content, _, err := config.ReadFromDisk(c.Cluster.SecretFile)
-	if err != nil {
-		l.log.Error("agents: cannot read the cluster's secret, their messages are not received", "error", err)
-		return false
-	}
-	secret, err := NewSecret(content)
-	if err == nil && secret.ID() != c.Cluster.KeyID {
-		err = errors.New("it has changed since the config was read: reload the config")
+	content, err := session.ReadSecret(c)
+	var secret Secret
+	if err == nil {
+		secret, err = NewSecret(content)
 	}
 	if err != nil {
 		l.log.Error("agents: the cluster's secret cannot be used, their messages are not received", "file", c.Cluster.SecretFile, "error", err)

@@ -207,7 +207,7 @@ func TestAnAgentCannotSpeakForAnother(t *testing.T) {
 	p.send(p.state(nil)...)
 	p.keys.Agent, p.keys.KeyID = "web-1", "0000000000000000"
 	p.send(p.state(nil)...)
-	p.expect(map[session.Result]int{session.ResultForged: 1, session.ResultUnknownAgent: 1, session.ResultOtherKey: 1})
+	p.expect(map[session.Result]int{session.ResultForged: 1, session.ResultUnknownSender: 1, session.ResultOtherKey: 1})
 }
 
 func TestReplayedStatesAreRefused(t *testing.T) {

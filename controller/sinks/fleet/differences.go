@@ -13,16 +13,34 @@ import (
 )
 
 // Tables of machines differ for a moment with every backend that goes down or
-// comes back; then they judge backends differently.
-const liveDifferenceMax = 30 * time.Second
+// comes back; then they judge backends differently. Configs in files differ for as long
+// as they are applied on one machine after the other.
+const differenceMax = 30 * time.Second
 
-// Difference between machines of one shard that run one generation.
+// Aspect in which machines differ.
+type Aspect string
+
+// Aspects, as metrics have them.
+const (
+	// What one config means.
+	AspectConfigured Aspect = "configured"
+	// The tables that forwarders have.
+	AspectLive Aspect = "live"
+	// The configs themselves, where they are in files.
+	AspectConfig Aspect = "config"
+)
+
+// Aspects are all of them.
+var Aspects = []Aspect{AspectConfigured, AspectLive, AspectConfig}
+
+// Difference between machines that should be alike.
 type Difference struct {
-	// Of the tables that forwarders have; else of what the config says.
-	Live       bool
-	Shard      string
-	Generation uint64
-	// Names in order, by fingerprint.
+	Of Aspect
+	// Of all but configs: machines of one shard with one config are compared.
+	Shard string
+	// Names it: a number from etcd, or a digest; empty of configs.
+	Config string
+	// Names in order, by fingerprint or digest.
 	Machines map[string][]string
 }
 
@@ -32,55 +50,48 @@ func (d Difference) String() string {
 	for _, fingerprint := range slices.Sorted(maps.Keys(d.Machines)) {
 		sides = append(sides, fmt.Sprintf("%s on %s", fingerprint, strings.Join(d.Machines[fingerprint], ", ")))
 	}
-	what, cure := "the config means different members under one number", "compare their versions and the file of cluster.secret_file on them"
-	if d.Live {
-		what, cure = fmt.Sprintf("tables have differed for more than %v", liveDifferenceMax), "compare `guideway show backends` on them: they judge backends differently, or one is drained on one machine alone"
+	who := strings.Join(sides, "; ")
+	of := fmt.Sprintf("shard %s, config %s: ", d.Shard, d.Config)
+	const broken = ", so flows that move between machines break: "
+	switch d.Of {
+	case AspectConfig:
+		return fmt.Sprintf("the machines have run different configs for more than %v (%s), so flows that move between machines may break: `guideway config diff` on each against the file that all are to have, and `guideway config apply`", differenceMax, who)
+	case AspectLive:
+		return of + fmt.Sprintf("tables have differed for more than %v (%s)", differenceMax, who) + broken + "compare `guideway show backends` on them: they judge backends differently, or one is drained on one machine alone"
 	}
-	return fmt.Sprintf("shard %s, config %d: %s (%s), so flows that move between machines break: %s", d.Shard, d.Generation, what, strings.Join(sides, "; "), cure)
+	return of + fmt.Sprintf("it means different members to them (%s)", who) + broken + "compare their versions and the file of cluster.secret_file on them"
 }
 
-// sameConfig are machines that should choose alike.
-type sameConfig struct {
-	shard      string
-	generation uint64
+// alike are machines that should be, in one aspect.
+type alike struct {
+	of            Aspect
+	shard, config string
 	// Of those compared by their tables; else empty.
 	configured string
 }
 
 // Differences between machines, as they last.
 type Differences struct {
-	// When tables were first seen to differ.
-	since map[sameConfig]time.Time
+	// When those that must last were first seen.
+	since map[alike]time.Time
 }
 
-// Observe the machines as they are registered, and return what differs: of the
-// configured members at once, of tables when it has lasted.
+// Observe the machines as they say of themselves, and return what differs: of the
+// configured members at once, of the others when it has lasted.
 func (d *Differences) Observe(machines []*fleetv1.Machine, now time.Time) []Difference {
-	configured, live := map[sameConfig]map[string][]string{}, map[sameConfig]map[string][]string{}
-	for _, m := range machines {
-		key := sameConfig{shard: m.Shard, generation: m.Generation}
-		add(configured, key, m.ConfiguredFingerprint, m.Name)
-		key.configured = m.ConfiguredFingerprint
-		add(live, key, m.LiveFingerprint, m.Name)
-	}
 	var found []Difference
-	for key, byFingerprint := range configured {
-		if len(byFingerprint) > 1 {
-			found = append(found, Difference{Shard: key.shard, Generation: key.generation, Machines: byFingerprint})
-		}
-	}
-	since := map[sameConfig]time.Time{}
-	for key, byFingerprint := range live {
+	since := map[alike]time.Time{}
+	for group, byFingerprint := range compared(machines) {
 		if len(byFingerprint) < 2 {
 			continue
 		}
-		began, known := d.since[key]
+		began, known := d.since[group]
 		if !known {
 			began = now
 		}
-		since[key] = began
-		if now.Sub(began) >= liveDifferenceMax {
-			found = append(found, Difference{Live: true, Shard: key.shard, Generation: key.generation, Machines: byFingerprint})
+		since[group] = began
+		if group.of == AspectConfigured || now.Sub(began) >= differenceMax {
+			found = append(found, Difference{Of: group.of, Shard: group.shard, Config: group.config, Machines: byFingerprint})
 		}
 	}
 	d.since = since
@@ -88,14 +99,31 @@ func (d *Differences) Observe(machines []*fleetv1.Machine, now time.Time) []Diff
 	return found
 }
 
-// add a machine; one without a config from etcd, or without tables, is compared
-// with none.
-func add(to map[sameConfig]map[string][]string, key sameConfig, fingerprint, name string) {
-	if key.generation == 0 || fingerprint == "" {
-		return
+// compared are the machines' names by fingerprint, for each group that should have one.
+func compared(machines []*fleetv1.Machine) map[alike]map[string][]string {
+	groups := map[alike]map[string][]string{}
+	add := func(group alike, fingerprint, name string) {
+		if fingerprint == "" {
+			return
+		}
+		if groups[group] == nil {
+			groups[group] = map[string][]string{}
+		}
+		groups[group][fingerprint] = append(groups[group][fingerprint], name)
 	}
-	if to[key] == nil {
-		to[key] = map[string][]string{}
+	for _, m := range machines {
+		add(alike{of: AspectConfig}, m.ConfigDigest, m.Name)
+		config := m.ConfigDigest
+		switch {
+		case config == "" && m.Generation == 0:
+			continue // it is compared with none
+		case config == "":
+			config = fmt.Sprint(m.Generation)
+		}
+		group := alike{of: AspectConfigured, shard: m.Shard, config: config}
+		add(group, m.ConfiguredFingerprint, m.Name)
+		group.of, group.configured = AspectLive, m.ConfiguredFingerprint
+		add(group, m.LiveFingerprint, m.Name)
 	}
-	to[key][fingerprint] = append(to[key][fingerprint], name)
+	return groups
 }

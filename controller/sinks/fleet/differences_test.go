@@ -37,10 +37,10 @@ func TestConfiguredMembersThatDifferAreAnAlarmAtOnce(t *testing.T) {
 		}
 	}
 	found := d.Observe(machinesOf(t, "lb-1 a 7 c1 t1", "lb-2 a 7 c2 t2", "lb-3 a 7 c1 t1"), time.Now())
-	if len(found) != 1 || found[0].Live {
+	if len(found) != 1 || found[0].Of != AspectConfigured {
 		t.Fatalf("found %v", found)
 	}
-	if text := found[0].String(); !strings.Contains(text, "shard a, config 7: the config means different members under one number (c1 on lb-1, lb-3; c2 on lb-2)") {
+	if text := found[0].String(); !strings.Contains(text, "shard a, config 7: it means different members to them (c1 on lb-1, lb-3; c2 on lb-2)") {
 		t.Error(text)
 	}
 }
@@ -50,7 +50,7 @@ func TestTablesThatDifferAreAnAlarmAfterHalfAMinute(t *testing.T) {
 	same, different := machinesOf(t, "lb-1 a 7 c1 t1", "lb-2 a 7 c1 t1"), machinesOf(t, "lb-1 a 7 c1 t1", "lb-2 a 7 c1 t2")
 	observe := func(after time.Duration, machines []*fleetv1.Machine, alarms int) {
 		t.Helper()
-		if found := d.Observe(machines, began.Add(after)); len(found) != alarms || alarms > 0 && !found[0].Live {
+		if found := d.Observe(machines, began.Add(after)); len(found) != alarms || alarms > 0 && found[0].Of != AspectLive {
 			t.Errorf("after %v: %v", after, found)
 		}
 	}
@@ -64,5 +64,27 @@ func TestTablesThatDifferAreAnAlarmAfterHalfAMinute(t *testing.T) {
 	observe(62*time.Second, different, 1)
 	if text := d.Observe(different, began.Add(63*time.Second))[0].String(); !strings.Contains(text, "tables have differed for more than 30s (t1 on lb-1; t2 on lb-2)") {
 		t.Error(text)
+	}
+}
+
+// Of machines without etcd, whose numbers are their own.
+func TestConfigsInFilesThatDifferAreAnAlarmAfterHalfAMinute(t *testing.T) {
+	d, began := &Differences{}, time.Now()
+	one, two := &fleetv1.Machine{Name: "lb-1", Shard: "a", Generation: 7, ConfigDigest: "d1", ConfiguredFingerprint: "c1"}, &fleetv1.Machine{Name: "lb-2", Shard: "a", Generation: 3, ConfigDigest: "d1", ConfiguredFingerprint: "c1"}
+	both := []*fleetv1.Machine{one, two}
+	if found := d.Observe(both, began); len(found) > 0 {
+		t.Errorf("one config under two numbers: %v", found)
+	}
+	two.ConfigDigest, two.ConfiguredFingerprint = "d2", "c2"
+	for after, alarms := range []int{0, 29: 0, 30: 1} {
+		if found := d.Observe(both, began.Add(time.Duration(after)*time.Second)); len(found) != alarms {
+			t.Errorf("after %d s: %v", after, found)
+		} else if alarms > 0 && (found[0].Of != AspectConfig || !strings.Contains(found[0].String(), "(d1 on lb-1; d2 on lb-2)")) {
+			t.Error(found[0])
+		}
+	}
+	two.ConfigDigest = "d1" // of another version, which makes something else of it
+	if found := d.Observe(both, began.Add(time.Minute)); len(found) != 1 || found[0].Of != AspectConfigured {
+		t.Errorf("found %v", found)
 	}
 }

@@ -35,8 +35,10 @@ type Kind uint8
 // Kinds of states, and of the answers to them. Those of redirect rules, which agents
 // exchange, are 3 and 4.
 const (
-	KindState  Kind = 1 // from an agent
-	KindAnswer Kind = 2 // from a controller
+	KindState      Kind = 1 // from an agent
+	KindAnswer     Kind = 2 // from a controller
+	KindPeerState  Kind = 5 // from a controller to another
+	KindPeerAnswer Kind = 6
 )
 
 // Key that authenticates datagrams.

@@ -81,7 +81,7 @@ func (r *Receiver) authenticate(s *session, d *Datagram, now time.Time) Result {
 	case d.KeyID != r.keyID:
 		return ResultOtherKey
 	case s == nil:
-		return ResultUnknownAgent
+		return ResultUnknownSender
 	case !s.limit.take(now):
 		return ResultRateLimited
 	case !d.Authentic(s.key):

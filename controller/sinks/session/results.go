@@ -18,16 +18,16 @@ const (
 	// Of a state older than one whose parts are being received.
 	ResultOutdated Result = "outdated"
 	// The state before was given up: parts of it are missing, and the next one came.
-	ResultIncomplete   Result = "incomplete"
-	ResultMalformed    Result = "malformed"
-	ResultOtherKey     Result = "other_key"
-	ResultUnknownAgent Result = "unknown_agent"
-	ResultForged       Result = "forged"
-	ResultRateLimited  Result = "rate_limited"
+	ResultIncomplete    Result = "incomplete"
+	ResultMalformed     Result = "malformed"
+	ResultOtherKey      Result = "other_key"
+	ResultUnknownSender Result = "unknown_sender"
+	ResultForged        Result = "forged"
+	ResultRateLimited   Result = "rate_limited"
 )
 
 // Results are all of them.
 var Results = []Result{
 	ResultAccepted, ResultPart, ResultChallenged, ResultDuplicate, ResultReplayed, ResultOutdated, ResultIncomplete,
-	ResultMalformed, ResultOtherKey, ResultUnknownAgent, ResultForged, ResultRateLimited,
+	ResultMalformed, ResultOtherKey, ResultUnknownSender, ResultForged, ResultRateLimited,
 }

@@ -54,6 +54,14 @@ func (s *Sockets) Listen(addresses []netip.AddrPort) {
 	}
 }
 
+// Send datagrams from one of them. What is lost, its receiver does not have: that is the
+// sender's to see.
+func (s *Sockets) Send(from, to netip.AddrPort, datagrams [][]byte) {
+	if socket := s.sockets[from]; socket != nil {
+		socket.send(to, datagrams)
+	}
+}
+
 // Wait until all of them have ended, after Listen without addresses. Not under the mutex,
 // which handlers may take.
 func (s *Sockets) Wait() { s.tasks.Wait() }
@@ -71,6 +79,17 @@ func (s *socket) close() {
 	close(s.closed)
 	if s.conn != nil {
 		_ = s.conn.Close()
+	}
+}
+
+func (s *socket) send(to netip.AddrPort, datagrams [][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil {
+		return // not open yet
+	}
+	for _, datagram := range datagrams {
+		_, _ = s.conn.WriteToUDPAddrPort(datagram, to)
 	}
 }
 

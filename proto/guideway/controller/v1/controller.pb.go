@@ -4331,9 +4331,11 @@ type GetFleetResponse struct {
 	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// In order of name.
 	Machines []*FleetMachine `protobuf:"bytes,2,rep,name=machines,proto3" json:"machines,omitempty"`
-	// Where machines choose different backends for the same flows, a sentence each.
+	// Where machines choose different backends for the same flows, or without etcd run
+	// different configs, a sentence each.
 	Alarms []string `protobuf:"bytes,3,rep,name=alarms,proto3" json:"alarms,omitempty"`
-	// Why etcd could not be read now: machines are those of read_at. Empty: it could.
+	// Why etcd could not be read now, or peers are not heard: machines are those of
+	// read_at. Empty: all is well.
 	Away   string                 `protobuf:"bytes,4,opt,name=away,proto3" json:"away,omitempty"`
 	ReadAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
 	// The config that one machine alone runs. Absent: all are to run the same.
@@ -4418,7 +4420,8 @@ type FleetMachine struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Addresses []string               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	// Absent: it is named by the config, and no controller of it is registered.
+	// Absent: it is named by the config, and no controller of it is registered in etcd, or
+	// without etcd was heard of late.
 	Registered *v11.Machine `protobuf:"bytes,3,opt,name=registered,proto3" json:"registered,omitempty"`
 	// What is known of one that is not registered.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`

@@ -482,9 +482,9 @@ func (x *Check) GetNotChecked() string {
 	return ""
 }
 
-// A machine whose controller lives. Each controller writes its own key alone, by
-// a lease that it renews. Where the key is missing, nothing is known of the
-// machine; it may forward all the same.
+// A machine whose controller lives. In etcd each controller writes its own key alone, by
+// a lease that it renews; without etcd it sends this to its peers each second. Where it is
+// missing, nothing is known of the machine; it may forward all the same.
 type Machine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of its config: `machine.name`, which is the last part of the key.
@@ -497,7 +497,8 @@ type Machine struct {
 	Version          string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	ForwarderVersion string `protobuf:"bytes,5,opt,name=forwarder_version,json=forwarderVersion,proto3" json:"forwarder_version,omitempty"`
 	SpeakerVersion   string `protobuf:"bytes,6,opt,name=speaker_version,json=speakerVersion,proto3" json:"speaker_version,omitempty"`
-	// Of the config from etcd that is in use; 0: none.
+	// Number of the config in use: from etcd one for all machines, from files each
+	// machine's own. 0: none.
 	Generation uint64 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Of what decides on flows in that config: equal on all machines of a shard
 	// that use one generation, whatever the health of backends.
@@ -521,7 +522,15 @@ type Machine struct {
 	// It checks candidates: earlier versions do not.
 	ChecksCandidates bool `protobuf:"varint,17,opt,name=checks_candidates,json=checksCandidates,proto3" json:"checks_candidates,omitempty"`
 	// Of the latest candidate that it has checked.
-	Checked       *Check `protobuf:"bytes,18,opt,name=checked,proto3" json:"checked,omitempty"`
+	Checked *Check `protobuf:"bytes,18,opt,name=checked,proto3" json:"checked,omitempty"`
+	// Without etcd: of the config in use, but for `peers` and what is a machine's own.
+	// Machines with one digest have one config.
+	ConfigDigest string `protobuf:"bytes,19,opt,name=config_digest,json=configDigest,proto3" json:"config_digest,omitempty"`
+	// Backends that it knows, and how many of them are up, with the names of some that are
+	// not, in order.
+	Backends      uint32   `protobuf:"varint,20,opt,name=backends,proto3" json:"backends,omitempty"`
+	BackendsUp    uint32   `protobuf:"varint,21,opt,name=backends_up,json=backendsUp,proto3" json:"backends_up,omitempty"`
+	BackendsDown  []string `protobuf:"bytes,22,rep,name=backends_down,json=backendsDown,proto3" json:"backends_down,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -682,6 +691,79 @@ func (x *Machine) GetChecked() *Check {
 	return nil
 }
 
+func (x *Machine) GetConfigDigest() string {
+	if x != nil {
+		return x.ConfigDigest
+	}
+	return ""
+}
+
+func (x *Machine) GetBackends() uint32 {
+	if x != nil {
+		return x.Backends
+	}
+	return 0
+}
+
+func (x *Machine) GetBackendsUp() uint32 {
+	if x != nil {
+		return x.BackendsUp
+	}
+	return 0
+}
+
+func (x *Machine) GetBackendsDown() []string {
+	if x != nil {
+		return x.BackendsDown
+	}
+	return nil
+}
+
+// What a machine sends to each of its peers, where there is no etcd.
+type PeerStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Machine       *Machine               `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerStatus) Reset() {
+	*x = PeerStatus{}
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerStatus) ProtoMessage() {}
+
+func (x *PeerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
+func (*PeerStatus) Descriptor() ([]byte, []int) {
+	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PeerStatus) GetMachine() *Machine {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
 var File_guideway_fleet_v1_fleet_proto protoreflect.FileDescriptor
 
 const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
@@ -725,7 +807,7 @@ const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x18\n" +
 	"\arefusal\x18\x02 \x01(\tR\arefusal\x12\x1f\n" +
 	"\vnot_checked\x18\x03 \x01(\tR\n" +
-	"notChecked\"\x86\x05\n" +
+	"notChecked\"\x8d\x06\n" +
 	"\aMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x14\n" +
@@ -747,7 +829,15 @@ const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
 	"\x03api\x18\x0f \x01(\tR\x03api\x12.\n" +
 	"\x04time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12+\n" +
 	"\x11checks_candidates\x18\x11 \x01(\bR\x10checksCandidates\x122\n" +
-	"\achecked\x18\x12 \x01(\v2\x18.guideway.fleet.v1.CheckR\acheckedB>Z<github.com/guideway/guideway/proto/guideway/fleet/v1;fleetv1b\x06proto3"
+	"\achecked\x18\x12 \x01(\v2\x18.guideway.fleet.v1.CheckR\achecked\x12#\n" +
+	"\rconfig_digest\x18\x13 \x01(\tR\fconfigDigest\x12\x1a\n" +
+	"\bbackends\x18\x14 \x01(\rR\bbackends\x12\x1f\n" +
+	"\vbackends_up\x18\x15 \x01(\rR\n" +
+	"backendsUp\x12#\n" +
+	"\rbackends_down\x18\x16 \x03(\tR\fbackendsDown\"B\n" +
+	"\n" +
+	"PeerStatus\x124\n" +
+	"\amachine\x18\x01 \x01(\v2\x1a.guideway.fleet.v1.MachineR\amachineB>Z<github.com/guideway/guideway/proto/guideway/fleet/v1;fleetv1b\x06proto3"
 
 var (
 	file_guideway_fleet_v1_fleet_proto_rawDescOnce sync.Once
@@ -761,7 +851,7 @@ func file_guideway_fleet_v1_fleet_proto_rawDescGZIP() []byte {
 	return file_guideway_fleet_v1_fleet_proto_rawDescData
 }
 
-var file_guideway_fleet_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_guideway_fleet_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_guideway_fleet_v1_fleet_proto_goTypes = []any{
 	(*Current)(nil),               // 0: guideway.fleet.v1.Current
 	(*ConfigRecord)(nil),          // 1: guideway.fleet.v1.ConfigRecord
@@ -770,21 +860,23 @@ var file_guideway_fleet_v1_fleet_proto_goTypes = []any{
 	(*Canary)(nil),                // 4: guideway.fleet.v1.Canary
 	(*Check)(nil),                 // 5: guideway.fleet.v1.Check
 	(*Machine)(nil),               // 6: guideway.fleet.v1.Machine
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*PeerStatus)(nil),            // 7: guideway.fleet.v1.PeerStatus
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_guideway_fleet_v1_fleet_proto_depIdxs = []int32{
-	7, // 0: guideway.fleet.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	7, // 1: guideway.fleet.v1.Drain.time:type_name -> google.protobuf.Timestamp
+	8, // 0: guideway.fleet.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	8, // 1: guideway.fleet.v1.Drain.time:type_name -> google.protobuf.Timestamp
 	0, // 2: guideway.fleet.v1.Candidate.config:type_name -> guideway.fleet.v1.Current
 	0, // 3: guideway.fleet.v1.Canary.config:type_name -> guideway.fleet.v1.Current
-	7, // 4: guideway.fleet.v1.Canary.time:type_name -> google.protobuf.Timestamp
-	7, // 5: guideway.fleet.v1.Machine.time:type_name -> google.protobuf.Timestamp
+	8, // 4: guideway.fleet.v1.Canary.time:type_name -> google.protobuf.Timestamp
+	8, // 5: guideway.fleet.v1.Machine.time:type_name -> google.protobuf.Timestamp
 	5, // 6: guideway.fleet.v1.Machine.checked:type_name -> guideway.fleet.v1.Check
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	6, // 7: guideway.fleet.v1.PeerStatus.machine:type_name -> guideway.fleet.v1.Machine
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_guideway_fleet_v1_fleet_proto_init() }
@@ -798,7 +890,7 @@ func file_guideway_fleet_v1_fleet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_fleet_v1_fleet_proto_rawDesc), len(file_guideway_fleet_v1_fleet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
