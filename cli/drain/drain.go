@@ -79,7 +79,8 @@ func drainBackendCommand() *cobra.Command {
 		Long: "The backend gets no new connections from this machine. Tracked connections stay, and so\n" +
 			"do those of stateless services, whose buckets move to other backends. The drain is kept\n" +
 			"over restarts. With --fleet it applies to all machines that share their configuration\n" +
-			"by etcd, and to those that join later, until `guideway undrain backend` on any of them.\n" +
+			"by etcd or are peers, and to those that join later, until `guideway undrain backend` on\n" +
+			"any of them.\n" +
 			"\n" +
 			"The last backend of a service is drained with --force only.\n" +
 			"\n" +
@@ -92,7 +93,8 @@ func drainBackendCommand() *cobra.Command {
 		RunE: func(command *cobra.Command, args []string) error {
 			ctx := command.Context()
 			err := f.m.OperateController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) error {
-				_, err := client.DrainBackend(ctx, &controllerv1.DrainBackendRequest{Backend: args[0], Drain: true, Force: f.force, Fleet: fleet})
+				response, err := client.DrainBackend(ctx, &controllerv1.DrainBackendRequest{Backend: args[0], Drain: true, Force: f.force, Fleet: fleet})
+				warn(command.ErrOrStderr(), response.GetWarnings())
 				return err
 			})
 			if err != nil || !f.wait {
@@ -102,7 +104,7 @@ func drainBackendCommand() *cobra.Command {
 		},
 	}
 	addDrainFlags(command, &f, "wait until its connections through this machine have ended", "also a service's last backend")
-	command.Flags().BoolVar(&fleet, "fleet", false, "on all machines, by etcd")
+	command.Flags().BoolVar(&fleet, "fleet", false, "on all machines")
 	return command
 }
 
@@ -117,7 +119,7 @@ func drainServiceCommand() *cobra.Command {
 			"which are not drained stay, and are named. The drain is kept over restarts.\n" +
 			"\n" +
 			"Refused without --force if no other load balancer is known to take over, and with\n" +
-			"--fleet, which drains it on all machines that share their configuration by etcd.\n" +
+			"--fleet, which drains it on all machines that share their configuration by etcd or are peers.\n" +
 			"\n" +
 			"With --wait the routes carry GRACEFUL_SHUTDOWN until traffic has moved away (at most 10\n" +
 			"packets of the service in a second) or until --timeout.\n" +
@@ -138,7 +140,7 @@ func drainServiceCommand() *cobra.Command {
 		},
 	}
 	addDrainFlags(command, &f, "wait until traffic has moved away and the routes are withdrawn", "also where no other load balancer is known to take over")
-	command.Flags().BoolVar(&fleet, "fleet", false, "on all machines, by etcd")
+	command.Flags().BoolVar(&fleet, "fleet", false, "on all machines")
 	return command
 }
 

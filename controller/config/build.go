@@ -27,7 +27,7 @@ type builder struct {
 
 // build a config of what was decoded, or refuse it.
 func build(b *builder) (*Config, error) {
-	b.config = &Config{}
+	b.config = &Config{SharedDigest: sharedDigest(b.schema)}
 	b.build()
 	if len(b.errors) > 0 {
 		return nil, b.refusal()

@@ -57,12 +57,8 @@ func (r Reader) parse(sources []Source, purpose purpose) (*Config, error) {
 
 	again := &decoded{schema: schema, document: document, purpose: purpose, warnings: slices.Clone(report.warnings), files: map[string]readFileResult{}}
 	c, err := build(&builder{reporter: report, schema: schema, readFile: again.remembering(r.ReadFile)})
-	if err != nil {
-		return nil, err
-	}
-	c.SharedDigest = sharedDigest(schema)
-	if len(c.MemberPools()) > 0 {
+	if err == nil && len(c.MemberPools()) > 0 {
 		c.decoded = again
 	}
-	return c, nil
+	return c, err
 }

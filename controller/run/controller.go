@@ -121,6 +121,9 @@ type Controller struct {
 	traffic      traffic
 	// What is drained on all machines. Of the goroutine that owns the brain.
 	fleetDrains []fleet.Drained
+	// Without etcd: how that came, for the peers.
+	drainChanges fleet.Changes
+	clocksTold   bool
 }
 
 // Run runs until the context ends. Forwarder and speaker go on without it.
@@ -229,7 +232,7 @@ func start(options Options) (c *Controller, err error) {
 	}
 	c.remote = api.NewRemote(api.Settings{Host: c, Audit: c.audit}, c.log)
 	c.agents = agents.New(c.log, c.agentState)
-	c.exchange = peers.New(c.log, c.Register)
+	c.exchange = peers.New(c.log, c.Register, c.takeDrainChanges)
 	c.metrics = metrics.New(options.Version, metrics.Sources{State: c.State, Forwarder: c.forwarderMetrics, LateProbes: c.prober.Late, Certificates: c.remote.Expiry, Fleet: c.fleetMetrics, Agents: c.agents})
 	c.hooks = hooks.New(options.HooksDir, c.log)
 	c.web = &webServer{log: c.log, handler: c.httpHandler(), tasks: &c.tasks}

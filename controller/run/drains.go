@@ -37,7 +37,10 @@ func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBack
 	}
 	what := fleet.Drained{Kind: fleet.KindBackend, Name: r.Backend}
 	if r.Fleet && r.Drain {
-		return nil, c.drainInFleet(ctx, what, refuse)
+		if err := c.drainInFleet(ctx, what, refuse); err != nil {
+			return nil, err
+		}
+		return c.followLater(ctx, what)
 	}
 	if !r.Drain {
 		if wasFleets, err = c.undrainInFleet(ctx, what); err != nil {
@@ -95,7 +98,12 @@ func (c *Controller) DrainService(ctx context.Context, r *controllerv1.DrainServ
 	if err != nil || !r.Drain {
 		return nil, err
 	}
-	return c.warning(ctx, func() string { return c.brain.KeptRoute(r.Service) })
+	warnings, err = c.warning(ctx, func() string { return c.brain.KeptRoute(r.Service) })
+	if err != nil || !isFleets {
+		return warnings, err
+	}
+	later, err := c.followLater(ctx, what)
+	return append(warnings, later...), err
 }
 
 // DrainMachine by command.
@@ -137,7 +145,7 @@ func (c *Controller) keepDrains() error {
 	}
 	return c.store.SetDrains(store.Drains{
 		Machine: kept.Machine, Services: own(fleet.KindService, kept.Services),
-		Backends: own(fleet.KindBackend, kept.Backends), Fleet: c.fleetDrains,
+		Backends: own(fleet.KindBackend, kept.Backends), Fleet: c.fleetDrains, Changes: c.drainChanges,
 	})
 }
 
@@ -150,6 +158,8 @@ func (c *Controller) restoreDrains() error {
 		c.Step(brain.DrainBackend{Backend: backend, Drain: true})
 	}
 	c.stepFleetDrains(kept.Fleet)
+	c.drainChanges = kept.Changes
+	c.exchange.SetDrains(c.drainChanges.Message())
 	for _, service := range kept.Services {
 		c.log.Warn("a service is drained by command and not announced: `guideway undrain service NAME` ends that", "name", service)
 		c.Step(brain.DrainService{Service: service, Drain: true})

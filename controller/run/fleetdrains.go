@@ -1,24 +1,28 @@
 package run
 
-// Drains of all machines that share their config by etcd, which is where they stand.
-// This machine keeps them on disk beside its own, and goes on with them while etcd is
-// away.
+// Drains of all machines: of those that share their config by etcd they stand there; others
+// tell each other, and of each thing the latest change counts. This machine keeps them on
+// disk beside its own, and goes on with them while etcd or the peers are away.
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/sinks/fleet"
+	"github.com/guideway/guideway/controller/sinks/peers"
+	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 )
 
-// drainInFleet: on all machines; the others hear of it by etcd.
+// drainInFleet: on all machines; the others hear of it by etcd, or as peers.
 func (c *Controller) drainInFleet(ctx context.Context, what fleet.Drained, refuse func() error) error {
 	etcd := c.configs.Etcd()
 	if etcd == nil {
-		return api.Unmetf("drain %s on all machines: there is no `etcd` in the config by which they would hear of it: drain it on each", what.Name)
+		return c.drainByPeers(ctx, what, refuse)
 	}
 	var problem error
 	if err := c.Ask(ctx, func() { problem = refuse() }); err != nil || problem != nil {
@@ -32,13 +36,16 @@ func (c *Controller) drainInFleet(ctx context.Context, what fleet.Drained, refus
 
 // undrainInFleet: if it was drained on all machines, which is returned.
 func (c *Controller) undrainInFleet(ctx context.Context, what fleet.Drained) (was bool, err error) {
-	etcd := c.configs.Etcd()
-	if etcd == nil {
-		return false, nil
-	}
 	isKnown := false
 	if err := c.Ask(ctx, func() { isKnown = slices.Contains(c.fleetDrains, what) }); err != nil {
 		return false, err
+	}
+	etcd := c.configs.Etcd()
+	if etcd == nil {
+		if isKnown {
+			err = c.changeDrain(ctx, what, false, func() error { return nil })
+		}
+		return isKnown, err
 	}
 	was, err = etcd.Store.Undrain(ctx, what)
 	switch {
@@ -63,12 +70,87 @@ func (c *Controller) takeFleetDrains(ctx context.Context, drains fleet.Drains) {
 	}
 }
 
+// drainByPeers, which hear of it with the next status.
+func (c *Controller) drainByPeers(ctx context.Context, what fleet.Drained, refuse func() error) error {
+	return c.changeDrain(ctx, what, true, func() error {
+		const cure = "drain it on each"
+		switch inUse := c.brain.Config(); {
+		case inUse == nil || len(inUse.Peers) == 0:
+			return api.Unmetf("drain %s on all machines: the config names no others, by `peers` or `etcd`, that would hear of it: %s", what.Name, cure)
+		case c.exchange.Problem() != "":
+			return api.Unmetf("drain %s on all machines: they would not hear of it: %s; or %s", what.Name, c.exchange.Problem(), cure)
+		case !c.drainChanges.HasRoomFor(what):
+			return api.Unmetf("drain %s on all machines: %d drains are the most that peers tell each other: take what is to stay away out of the config", what.Name, fleet.ChangesMax)
+		}
+		return refuse()
+	})
+}
+
+// followLater warns of peers that a drain of all machines did not reach. Of machines that
+// share etcd it is not known who has read it.
+func (c *Controller) followLater(ctx context.Context, what fleet.Drained) (warnings []string, err error) {
+	inUse := c.configInUse(ctx)
+	if c.configs.Etcd() != nil || inUse == nil {
+		return nil, nil
+	}
+	heard, err := c.exchange.Machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, peer := range inUse.Peers {
+		if !slices.ContainsFunc(heard, func(m *fleetv1.Machine) bool { return m.Name == peer.Name }) {
+			warnings = append(warnings, fmt.Sprintf("%s has not been heard for %v: it drains %s when it is heard again", peer.Name, peers.SilentMax, what.Name))
+		}
+	}
+	return warnings, nil
+}
+
+// changeDrain by a command here, unless that is refused.
+func (c *Controller) changeDrain(ctx context.Context, what fleet.Drained, drain bool, refuse func() error) error {
+	var problem error
+	err := c.Ask(ctx, func() {
+		if problem = refuse(); problem == nil {
+			now := time.Now()
+			problem = c.mergeDrains(fleet.Changes{c.drainChanges.Next(what, drain, c.configs.Machine(), now)}, now)
+		}
+	})
+	return errors.Join(err, problem)
+}
+
+// takeDrainChanges of a peer, in a goroutine that receives.
+func (c *Controller) takeDrainChanges(messages []*fleetv1.DrainChange) {
+	now := time.Now()
+	changes, ahead := fleet.ChangesOf(messages, now)
+	_ = c.Ask(context.Background(), func() { // else the controller stops
+		if ahead != "" && !c.clocksTold {
+			c.clocksTold = true
+			c.log.Warn("drains of all machines are not taken, as a clock is more than a day ahead of this one: drain again when both are right", "machine", ahead)
+		}
+		if err := c.mergeDrains(changes, now); err != nil {
+			c.log.Error("drains of all machines are not kept on disk", "error", err)
+		}
+	})
+}
+
+// mergeDrains of all machines with changes, here and on disk.
+func (c *Controller) mergeDrains(changes fleet.Changes, now time.Time) error {
+	next := c.drainChanges.Merge(changes, now)
+	if next.Equal(c.drainChanges) {
+		return nil
+	}
+	c.drainChanges = next
+	c.exchange.SetDrains(next.Message())
+	c.stepFleetDrains(next.Apply(c.fleetDrains))
+	return c.keepDrains()
+}
+
 // setFleetDrains to what they become, here and on disk.
 func (c *Controller) setFleetDrains(ctx context.Context, become func([]fleet.Drained) []fleet.Drained) error {
 	var problem error
 	err := c.Ask(ctx, func() {
 		next := slices.Compact(slices.SortedFunc(slices.Values(become(slices.Clone(c.fleetDrains))), fleet.Drained.Compare))
 		if !slices.Equal(next, c.fleetDrains) {
+			c.drainChanges = nil // of a time without etcd
 			c.stepFleetDrains(next)
 			problem = c.keepDrains()
 		}

@@ -123,6 +123,78 @@ func TestPeersWithoutEtcdSeeEachOther(t *testing.T) {
 	})
 }
 
+func (h *harness) drainBackend(request *controllerv1.DrainBackendRequest) ([]string, error) {
+	h.t.Helper()
+	request.Backend = cmp.Or(request.Backend, "web-1")
+	response, err := h.client.DrainBackend(h.deadline(), request)
+	return response.GetWarnings(), err
+}
+
+func TestABackendIsDrainedOnAllPeers(t *testing.T) {
+	machines := newPeers(t, 3)
+	for _, h := range machines {
+		h.write(h.peersConfig(machines[0], 3, secondBackend))
+	}
+	first, second, third := machines[0], machines[1], machines[2]
+	startAll(t, machines[:2])
+	first.untilFleet("the second is there", func(machines []*fleetv1.Machine) bool { return machines[1] != nil })
+	drained := func(names ...string) func(*controllerv1.GetStateResponse) bool {
+		return func(s *controllerv1.GetStateResponse) bool { return slices.Equal(s.Machine.DrainedBackends, names) }
+	}
+	warnings, err := first.drainBackend(&controllerv1.DrainBackendRequest{Drain: true, Fleet: true})
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "lb-3 has not been heard for 10s: it drains web-1 when") {
+		t.Fatalf("%v %v", warnings, err)
+	}
+	second.until("the other machine drains it, too", drained("web-1"))
+	if _, err := second.drainBackend(&controllerv1.DrainBackendRequest{Backend: "web-2", Drain: true, Fleet: true}); err == nil || !strings.Contains(err.Error(), "--force") {
+		t.Errorf("the last backend that takes connections: %v", err)
+	}
+	// Kept over a restart without the others, and told to one that comes later.
+	first.stop()
+	second.stop()
+	second.start()
+	second.until("still drained after a restart", drained("web-1"))
+	startAll(t, []*harness{third})
+	third.until("one that joins drains it", drained("web-1"))
+
+	// Undrained on one that did not drain it, while the one that did is away.
+	if _, err := third.drainBackend(&controllerv1.DrainBackendRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	second.until("undrained", drained())
+	first.start()
+	first.until("undrained on the one that was away", drained())
+	// One machine's own drain stays its own.
+	if _, err := first.drainBackend(&controllerv1.DrainBackendRequest{Drain: true}); err != nil {
+		t.Fatal(err)
+	}
+	second.untilFleet("it is heard", allThere)
+	if !drained("web-1")(first.state()) || !drained()(second.state()) {
+		t.Error("a machine's own drain is not its own")
+	}
+}
+
+func TestAServiceIsDrainedOnAllPeers(t *testing.T) {
+	machines := newPeers(t, 2)
+	startAll(t, machines)
+	withdrawn := func(s *controllerv1.GetStateResponse) bool {
+		return s.Services[0].GetDrain().GetWithdrawn() && !announced(s)
+	}
+	request := &controllerv1.DrainServiceRequest{Service: "web", Drain: true, Fleet: true, Force: true}
+	if _, err := machines[0].client.DrainService(machines[0].deadline(), request); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range machines {
+		h.until("withdrawn", withdrawn)
+	}
+	if _, err := machines[1].client.DrainService(machines[1].deadline(), &controllerv1.DrainServiceRequest{Service: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range machines {
+		h.until("announced", announced)
+	}
+}
+
 func TestAPeerWithAnotherSecretIsAbsent(t *testing.T) {
 	machines := newPeers(t, 2)
 	machines[1].writeSecret("another secret, of nobody")
@@ -143,6 +215,9 @@ func TestWithoutASecretPeersAreNotHeard(t *testing.T) {
 		h.write(strings.Replace(h.peersConfig(machines[0], 2, ""), ", secret_file:", " } #", 1))
 	}
 	startAll(t, machines)
+	if _, err := machines[0].drainBackend(&controllerv1.DrainBackendRequest{Drain: true, Fleet: true, Force: true}); err == nil || !strings.Contains(err.Error(), "they would not hear of it: ") {
+		t.Errorf("drained on all: %v", err)
+	}
 	seen := machines[0].fleet()
 	if !strings.Contains(seen.Away, "write `cluster: {secret_file:") || len(seen.Machines) != 2 || seen.Machines[1].Registered != nil {
 		t.Errorf("seen %v", seen)

@@ -39,8 +39,10 @@ type Drains struct {
 	Machine  bool     `json:"machine"`
 	Services []string `json:"services,omitempty"`
 	Backends []string `json:"backends"`
-	// Of all machines, as etcd held them last.
+	// Of all machines, as etcd held them last, or peers told of them.
 	Fleet []fleet.Drained `json:"fleet,omitempty"`
+	// Without etcd: how that came.
+	Changes fleet.Changes `json:"changes,omitempty"`
 }
 
 // Prepare makes the directory.

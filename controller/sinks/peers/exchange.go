@@ -5,8 +5,8 @@
 //	   each second, to each peer        └─ answer: nonce
 //
 // Guarantees are those of sessions (controller/sinks/session); of what a peer says the
-// lengths are bounded, and its text is cut and quoted. It decides nothing: what machines
-// make of each other is told to people.
+// lengths are bounded, and its text is cut and quoted; drains are handed on as they came.
+// It decides nothing.
 package peers
 
 import (
@@ -49,6 +49,8 @@ type Exchange struct {
 	log *slog.Logger
 	// This machine as it is now; nil: not known yet.
 	describe func(context.Context) *fleetv1.Machine
+	// Takes what a peer says of drains of all machines.
+	sink func([]*fleetv1.DrainChange)
 
 	mu      sync.Mutex
 	sockets *session.Sockets
@@ -57,7 +59,8 @@ type Exchange struct {
 	senders   map[path]*session.Sender
 	results   map[session.Result]uint64
 	own       *fleetv1.Machine
-	heard     map[string]heard // by name of a peer of the config
+	drains    []*fleetv1.DrainChange // as this machine has them
+	heard     map[string]heard       // by name of a peer of the config
 	// Why statuses are not exchanged; empty: they are.
 	problem string
 }
@@ -75,10 +78,11 @@ type heard struct {
 	at      time.Time
 }
 
-// New starts without a socket. describe is called from Run's goroutine.
-func New(log *slog.Logger, describe func(context.Context) *fleetv1.Machine) *Exchange {
+// New starts without a socket. describe is called from Run's goroutine, the sink from those
+// that receive.
+func New(log *slog.Logger, describe func(context.Context) *fleetv1.Machine, sink func([]*fleetv1.DrainChange)) *Exchange {
 	e := &Exchange{
-		log: log, describe: describe, receivers: map[netip.AddrPort]*session.Receiver{}, senders: map[path]*session.Sender{},
+		log: log, describe: describe, sink: sink, receivers: map[netip.AddrPort]*session.Receiver{}, senders: map[path]*session.Sender{},
 		results: map[session.Result]uint64{}, heard: map[string]heard{},
 	}
 	e.sockets = session.NewSockets(log, "peers'", e.receive)
@@ -183,9 +187,9 @@ func (e *Exchange) send(machine *fleetv1.Machine) {
 	}
 	machine.Time = timestamppb.Now()
 	bound(machine)
-	status, _ := proto.Marshal(&fleetv1.PeerStatus{Machine: machine}) // its text is valid: bounded
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	status, _ := proto.Marshal(&fleetv1.PeerStatus{Machine: machine, Drains: e.drains}) // text of configs and bounded: valid
 	e.own = machine
 	for p, sender := range e.senders {
 		e.sockets.Send(p.from, p.to, sender.State(status))
@@ -199,21 +203,45 @@ func bound(m *fleetv1.Machine) {
 	m.BackendsDown = m.BackendsDown[:min(len(m.BackendsDown), DownMax)]
 }
 
-// receive a status of a peer, or the answer to one of this machine's.
+// SetDrains of all machines that peers are to hear of.
+func (e *Exchange) SetDrains(drains []*fleetv1.DrainChange) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.drains = drains
+}
+
+// Problem is why peers are not heard; empty: they are, or there are none.
+func (e *Exchange) Problem() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.problem
+}
+
+// receive a datagram, and hand on what it completes: not under the mutex, as the sink may
+// wait for what waits for it.
 func (e *Exchange) receive(at netip.AddrPort, datagram []byte, from netip.AddrPort) [][]byte {
+	answers, drains := e.take(at, datagram, from)
+	if len(drains) > 0 {
+		e.sink(drains)
+	}
+	return answers
+}
+
+// take a status of a peer, or the answer to one of this machine's.
+func (e *Exchange) take(at netip.AddrPort, datagram []byte, from netip.AddrPort) (answers [][]byte, drains []*fleetv1.DrainChange) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.receivers[at]
 	if r == nil {
-		return nil // its socket is being closed
+		return nil, nil // its socket is being closed
 	}
 	if !e.isPeers(at, from) {
 		e.results[session.ResultUnknownSender]++
-		return nil
+		return nil, nil
 	}
 	if d, ok := session.Parse(datagram); ok && d.Kind == session.KindPeerAnswer {
 		e.answered(at, from, d)
-		return nil
+		return nil, nil
 	}
 	now := time.Now()
 	answer := r.Receive(datagram, now, func(h session.Header, bodies [][]byte) bool {
@@ -224,12 +252,13 @@ func (e *Exchange) receive(at netip.AddrPort, datagram []byte, from netip.AddrPo
 		bound(status.Machine)
 		status.Machine.Name = h.Name
 		e.heard[h.Name] = heard{status.Machine, now}
+		drains = status.Drains
 		return true
 	})
 	if answer == nil {
-		return nil
+		return nil, nil
 	}
-	return r.Emit(*answer, [][]byte{nil})
+	return r.Emit(*answer, [][]byte{nil}), drains
 }
 
 // isPeers: whether a datagram comes from where a peer sends, which keeps the others from

@@ -25,6 +25,7 @@ var (
 type pair struct {
 	t    *testing.T
 	here *Exchange
+	told [][]*fleetv1.DrainChange
 	peer *session.Sender
 }
 
@@ -46,13 +47,14 @@ const secretText = "an example key, known to everybody"
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
-	e := New(slog.New(slog.DiscardHandler), nil)
+	p := &pair{t: t}
+	e := New(slog.New(slog.DiscardHandler), nil, func(drains []*fleetv1.DrainChange) { p.told = append(p.told, drains) })
 	e.Set(configOf(t, secretText))
 	t.Cleanup(e.Stop)
 	if e.problem != "" {
 		t.Fatal(e.problem)
 	}
-	p := &pair{t: t, here: e}
+	p.here = e
 	p.restartPeer()
 	return p
 }
@@ -179,6 +181,21 @@ func TestForgedStatusesCountForNothing(t *testing.T) {
 	}
 }
 
+func TestDrainsAreHandedOnOnlyFromWhatIsTaken(t *testing.T) {
+	p := newPair(t)
+	status := statusOf("drains")
+	status.Drains = []*fleetv1.DrainChange{{Kind: "backend", Name: "web-1", Drained: true}}
+	recorded := p.send(status)
+	if len(p.told) > 0 {
+		t.Errorf("told before the session began: %v", p.told)
+	}
+	recorded = append(recorded, p.send(status)...)
+	p.deliver(recorded)
+	if len(p.told) != 1 || !proto.Equal(p.told[0][0], status.Drains[0]) {
+		t.Errorf("told %v", p.told)
+	}
+}
+
 // A peer that was taken over, or has a defect, costs memory within limits and shows no
 // text that commands a terminal.
 func TestWhatAPeerSaysIsBounded(t *testing.T) {
@@ -217,7 +234,7 @@ func TestAFloodOfForgedDatagramsIsLimited(t *testing.T) {
 }
 
 func TestWithoutASecretOrWithEtcdNothingIsExchanged(t *testing.T) {
-	e := New(slog.New(slog.DiscardHandler), nil)
+	e := New(slog.New(slog.DiscardHandler), nil, nil)
 	defer e.Stop()
 	c := configOf(t, secretText)
 	e.Set(c)

@@ -2435,7 +2435,8 @@ type DrainBackendRequest struct {
 	Drain bool `protobuf:"varint,2,opt,name=drain,proto3" json:"drain,omitempty"`
 	// Also where it is the last one.
 	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
-	// To drain: on all machines, by etcd. What is drained so is undrained on all.
+	// To drain: on all machines, by etcd or as peers. What is drained so is undrained on
+	// all.
 	Fleet         bool `protobuf:"varint,4,opt,name=fleet,proto3" json:"fleet,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2501,7 +2502,7 @@ func (x *DrainBackendRequest) GetFleet() bool {
 
 type DrainBackendResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where it stays drained nevertheless.
+	// Where it stays drained nevertheless, or is drained later.
 	Warnings      []string `protobuf:"bytes,1,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2554,8 +2555,8 @@ type DrainServiceRequest struct {
 	// Routes carry GRACEFUL_SHUTDOWN until traffic has moved away, at most for this
 	// time (up to an hour). Absent: for two seconds.
 	WaitMax *durationpb.Duration `protobuf:"bytes,4,opt,name=wait_max,json=waitMax,proto3" json:"wait_max,omitempty"`
-	// To drain: on all machines, by etcd, which takes `force`. What is drained so is
-	// undrained on all.
+	// To drain: on all machines, by etcd or as peers, which takes `force`. What is drained
+	// so is undrained on all.
 	Fleet         bool `protobuf:"varint,5,opt,name=fleet,proto3" json:"fleet,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2628,7 +2629,7 @@ func (x *DrainServiceRequest) GetFleet() bool {
 
 type DrainServiceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Routes of the service that stay, and why.
+	// Routes of the service that stay, and why; machines that follow later.
 	Warnings      []string `protobuf:"bytes,1,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

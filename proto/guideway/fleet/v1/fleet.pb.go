@@ -721,8 +721,10 @@ func (x *Machine) GetBackendsDown() []string {
 
 // What a machine sends to each of its peers, where there is no etcd.
 type PeerStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Machine       *Machine               `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Machine *Machine               `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// At most 256.
+	Drains        []*DrainChange `protobuf:"bytes,2,rep,name=drains,proto3" json:"drains,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -760,6 +762,94 @@ func (*PeerStatus) Descriptor() ([]byte, []int) {
 func (x *PeerStatus) GetMachine() *Machine {
 	if x != nil {
 		return x.Machine
+	}
+	return nil
+}
+
+func (x *PeerStatus) GetDrains() []*DrainChange {
+	if x != nil {
+		return x.Drains
+	}
+	return nil
+}
+
+// Without etcd: that a backend or service is drained on all machines, or no longer. Of each
+// the latest one counts; of two of one time, that of the machine whose name is greater.
+type DrainChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in etcd's keys: backend or service.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// false: the drain ended.
+	Drained bool `protobuf:"varint,3,opt,name=drained,proto3" json:"drained,omitempty"`
+	// On which machine, and when.
+	Machine       string                 `protobuf:"bytes,4,opt,name=machine,proto3" json:"machine,omitempty"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainChange) Reset() {
+	*x = DrainChange{}
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainChange) ProtoMessage() {}
+
+func (x *DrainChange) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_fleet_v1_fleet_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainChange.ProtoReflect.Descriptor instead.
+func (*DrainChange) Descriptor() ([]byte, []int) {
+	return file_guideway_fleet_v1_fleet_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DrainChange) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *DrainChange) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DrainChange) GetDrained() bool {
+	if x != nil {
+		return x.Drained
+	}
+	return false
+}
+
+func (x *DrainChange) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *DrainChange) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
 	}
 	return nil
 }
@@ -834,10 +924,17 @@ const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
 	"\bbackends\x18\x14 \x01(\rR\bbackends\x12\x1f\n" +
 	"\vbackends_up\x18\x15 \x01(\rR\n" +
 	"backendsUp\x12#\n" +
-	"\rbackends_down\x18\x16 \x03(\tR\fbackendsDown\"B\n" +
+	"\rbackends_down\x18\x16 \x03(\tR\fbackendsDown\"z\n" +
 	"\n" +
 	"PeerStatus\x124\n" +
-	"\amachine\x18\x01 \x01(\v2\x1a.guideway.fleet.v1.MachineR\amachineB>Z<github.com/guideway/guideway/proto/guideway/fleet/v1;fleetv1b\x06proto3"
+	"\amachine\x18\x01 \x01(\v2\x1a.guideway.fleet.v1.MachineR\amachine\x126\n" +
+	"\x06drains\x18\x02 \x03(\v2\x1e.guideway.fleet.v1.DrainChangeR\x06drains\"\x99\x01\n" +
+	"\vDrainChange\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\adrained\x18\x03 \x01(\bR\adrained\x12\x18\n" +
+	"\amachine\x18\x04 \x01(\tR\amachine\x12.\n" +
+	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04timeB>Z<github.com/guideway/guideway/proto/guideway/fleet/v1;fleetv1b\x06proto3"
 
 var (
 	file_guideway_fleet_v1_fleet_proto_rawDescOnce sync.Once
@@ -851,7 +948,7 @@ func file_guideway_fleet_v1_fleet_proto_rawDescGZIP() []byte {
 	return file_guideway_fleet_v1_fleet_proto_rawDescData
 }
 
-var file_guideway_fleet_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_guideway_fleet_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_guideway_fleet_v1_fleet_proto_goTypes = []any{
 	(*Current)(nil),               // 0: guideway.fleet.v1.Current
 	(*ConfigRecord)(nil),          // 1: guideway.fleet.v1.ConfigRecord
@@ -861,22 +958,25 @@ var file_guideway_fleet_v1_fleet_proto_goTypes = []any{
 	(*Check)(nil),                 // 5: guideway.fleet.v1.Check
 	(*Machine)(nil),               // 6: guideway.fleet.v1.Machine
 	(*PeerStatus)(nil),            // 7: guideway.fleet.v1.PeerStatus
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*DrainChange)(nil),           // 8: guideway.fleet.v1.DrainChange
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_guideway_fleet_v1_fleet_proto_depIdxs = []int32{
-	8, // 0: guideway.fleet.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	8, // 1: guideway.fleet.v1.Drain.time:type_name -> google.protobuf.Timestamp
-	0, // 2: guideway.fleet.v1.Candidate.config:type_name -> guideway.fleet.v1.Current
-	0, // 3: guideway.fleet.v1.Canary.config:type_name -> guideway.fleet.v1.Current
-	8, // 4: guideway.fleet.v1.Canary.time:type_name -> google.protobuf.Timestamp
-	8, // 5: guideway.fleet.v1.Machine.time:type_name -> google.protobuf.Timestamp
-	5, // 6: guideway.fleet.v1.Machine.checked:type_name -> guideway.fleet.v1.Check
-	6, // 7: guideway.fleet.v1.PeerStatus.machine:type_name -> guideway.fleet.v1.Machine
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	9,  // 0: guideway.fleet.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	9,  // 1: guideway.fleet.v1.Drain.time:type_name -> google.protobuf.Timestamp
+	0,  // 2: guideway.fleet.v1.Candidate.config:type_name -> guideway.fleet.v1.Current
+	0,  // 3: guideway.fleet.v1.Canary.config:type_name -> guideway.fleet.v1.Current
+	9,  // 4: guideway.fleet.v1.Canary.time:type_name -> google.protobuf.Timestamp
+	9,  // 5: guideway.fleet.v1.Machine.time:type_name -> google.protobuf.Timestamp
+	5,  // 6: guideway.fleet.v1.Machine.checked:type_name -> guideway.fleet.v1.Check
+	6,  // 7: guideway.fleet.v1.PeerStatus.machine:type_name -> guideway.fleet.v1.Machine
+	8,  // 8: guideway.fleet.v1.PeerStatus.drains:type_name -> guideway.fleet.v1.DrainChange
+	9,  // 9: guideway.fleet.v1.DrainChange.time:type_name -> google.protobuf.Timestamp
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_guideway_fleet_v1_fleet_proto_init() }
@@ -890,7 +990,7 @@ func file_guideway_fleet_v1_fleet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_fleet_v1_fleet_proto_rawDesc), len(file_guideway_fleet_v1_fleet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
