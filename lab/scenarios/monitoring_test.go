@@ -352,8 +352,8 @@ func (m *monitored) finds(t *testing.T, what, expr, shown string) {
 var (
 	metricOfRule = regexp.MustCompile(`\bguideway_[a-z0-9_]+`)
 	// Of what this lab has not: a config in etcd, drained services, backup pools,
-	// damping, stateless services, VRRP.
-	notInTheLab = regexp.MustCompile(`^guideway_(etcd_.*|fleet_.*|service_drained|service_on_backup|backend_held|bucket_.*|speaker_vrrp_running)$`)
+	// damping, stateless services, VRRP, pools with a source.
+	notInTheLab = regexp.MustCompile(`^guideway_(etcd_.*|fleet_.*|service_drained|service_on_backup|backend_held|bucket_.*|speaker_vrrp_running|pool_source_.*)$`)
 )
 
 func (m *monitored) rulesAreEvaluated(t *testing.T) {
