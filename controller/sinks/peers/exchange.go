@@ -93,22 +93,24 @@ func New(log *slog.Logger, describe func(context.Context) *fleetv1.Machine, sink
 func (e *Exchange) Set(c *config.Config) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c.Etcd != nil || len(c.Peers) == 0 {
-		e.listen(c, nil, nil)
-		return
-	}
-	secret, err := secretOf(c)
 	former := e.problem
+	peers := c.Peers
+	var secret []byte
 	e.problem = ""
-	if err != nil {
-		e.problem = err.Error()
-		e.listen(c, nil, nil)
-	} else {
-		e.listen(c, c.Peers, secret)
+	if c.Etcd != nil {
+		peers = nil
+	}
+	if len(peers) > 0 {
+		var err error
+		if secret, err = secretOf(c); err != nil {
+			e.problem, peers = err.Error(), nil
+		}
 	}
 	if e.problem != "" && e.problem != former {
 		e.log.Warn("peers are not compared with this machine", "reason", e.problem)
 	}
+	e.adopt(c, peers, secret)
+	e.sockets.Listen(slices.Collect(maps.Keys(e.receivers)))
 }
 
 // secretOf the cluster. The key of a cluster without one is a function of its name: what
@@ -120,8 +122,8 @@ func secretOf(c *config.Config) ([]byte, error) {
 	return session.ReadSecret(c)
 }
 
-// listen to these peers and no others. Sessions stay where addresses and keys do.
-func (e *Exchange) listen(c *config.Config, peers []config.Peer, secret []byte) {
+// adopt these peers and no others. Sessions stay where addresses and keys do.
+func (e *Exchange) adopt(c *config.Config, peers []config.Peer, secret []byte) {
 	id := session.KeyIDOf(c.Cluster.KeyID)
 	keys := map[string]session.Key{}
 	receivers, senders := map[netip.AddrPort]*session.Receiver{}, map[path]*session.Sender{}
@@ -148,7 +150,6 @@ func (e *Exchange) listen(c *config.Config, peers []config.Peer, secret []byte) 
 	}
 	e.receivers, e.senders = receivers, senders
 	maps.DeleteFunc(e.heard, func(name string, _ heard) bool { _, is := keys[name]; return !is })
-	e.sockets.Listen(slices.Collect(maps.Keys(receivers)))
 }
 
 // Stop listening.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/outside"
 	"github.com/guideway/guideway/controller/sinks/session"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 )
@@ -30,7 +31,7 @@ type pair struct {
 }
 
 // configOf lb-1 of two.
-func configOf(t *testing.T, secret string) *config.Config {
+func configOf(t testing.TB, secret string) *config.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "cluster.key")
 	if err := os.WriteFile(file, []byte(secret), 0o600); err != nil {
@@ -257,4 +258,31 @@ func TestWithoutASecretOrWithEtcdNothingIsExchanged(t *testing.T) {
 	if _, err := e.Machines(t.Context()); err != nil || e.hasPeers() {
 		t.Errorf("with etcd: %v", err)
 	}
+}
+
+// FuzzPeerStatus: any bytes, also signed ones, neither stop the exchange nor make it hear of
+// a machine that is no peer, or of one beyond the limits.
+func FuzzPeerStatus(f *testing.F) {
+	status := statusOf("seed")
+	status.Drains = []*fleetv1.DrainChange{{Kind: "backend", Name: "web-1", Drained: true}}
+	body, err := proto.Marshal(status)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte("GWAG"), body)
+	c := configOf(f, secretText)
+	f.Fuzz(func(t *testing.T, raw, body []byte) {
+		if len(body) == 0 || len(body) > session.PartsMax*session.BodyBytesMax("lb-2") {
+			return
+		}
+		p := &pair{t: t, here: New(slog.New(slog.DiscardHandler), nil, func([]*fleetv1.DrainChange) {})}
+		p.here.adopt(c, c.Peers, []byte(secretText))
+		p.restartPeer()
+		p.deliver([][]byte{raw})
+		p.deliver(p.peer.State(body))
+		p.deliver(p.peer.State(body))
+		if m := p.seen(time.Now()); m != nil && (m.Name != "lb-2" || len(m.Addresses) > addressesMax || len(m.BackendsDown) > DownMax || len(m.Reason) > 2*outside.TextBytesMax) {
+			t.Fatalf("seen %v", m)
+		}
+	})
 }
