@@ -27,7 +27,8 @@ type Withdrawn struct {
 // Withdrawn as it was kept last.
 func (s Store) Withdrawn() (Withdrawn, error) {
 	var kept Withdrawn
-	return kept, s.read(withdrawnFile, &kept)
+	err := s.read(withdrawnFile, &kept)
+	return kept, err
 }
 
 // SetWithdrawn for the next start.

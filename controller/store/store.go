@@ -86,7 +86,8 @@ func (s Store) SetLastGood(sources []config.Source) error {
 // Drains as they were kept last.
 func (s Store) Drains() (Drains, error) {
 	var d Drains
-	return d, s.read(drainsFile, &d)
+	err := s.read(drainsFile, &d)
+	return d, err
 }
 
 // SetDrains for the next start.
@@ -95,7 +96,8 @@ func (s Store) SetDrains(d Drains) error { return s.write(drainsFile, d) }
 // Members of pools that have a source, as they were kept last.
 func (s Store) Members() (map[string]config.MemberSet, error) {
 	var pools map[string]config.MemberSet
-	return pools, s.read(membersFile, &pools)
+	err := s.read(membersFile, &pools)
+	return pools, err
 }
 
 // SetMembers for the next start.
