@@ -88,7 +88,7 @@ func (c DNS) Probe(ctx context.Context, dialer Dialer) (Answer, error) {
 		return Answer{}, err
 	}
 	defer conn.Close()
-	reply, err := exchangeDNS(conn, c.Network, query)
+	reply, err := ExchangeDNS(conn, c.Network, query, func(reply []byte) bool { return sameID(query, reply) })
 	if err != nil {
 		return Answer{}, err
 	}
@@ -107,32 +107,37 @@ func (c DNS) query(id uint16) ([]byte, error) {
 	return message.Pack()
 }
 
-// exchangeDNS sends a question and returns the first message with its number.
-// Over UDP others are passed over: they may be forged, or belong elsewhere.
-func exchangeDNS(conn net.Conn, network string, query []byte) ([]byte, error) {
+// ExchangeDNS sends a question and returns the message that came for it. Over UDP those
+// that do not answer it are passed over: they may be late, forged, or belong elsewhere.
+func ExchangeDNS(conn net.Conn, network string, query []byte, answers func(reply []byte) bool) ([]byte, error) {
 	if network == "tcp" {
 		query = append(binary.BigEndian.AppendUint16(nil, uint16(len(query))), query...)
 	}
 	if _, err := conn.Write(query); err != nil {
 		return nil, err
 	}
+	if network == "tcp" {
+		return readDNSOverTCP(conn)
+	}
 	buffer := make([]byte, 4<<10)
 	for {
-		if network == "tcp" {
-			return ReadDNSOverTCP(conn)
-		}
 		n, err := conn.Read(buffer)
 		if err != nil {
 			return nil, err
 		}
-		if n >= 2 && buffer[0] == query[0] && buffer[1] == query[1] {
+		if answers(buffer[:n]) {
 			return buffer[:n], nil
 		}
 	}
 }
 
-// ReadDNSOverTCP reads one message: the message's length stands before it (RFC 1035 section 4.2.2).
-func ReadDNSOverTCP(conn net.Conn) ([]byte, error) {
+// sameID: a message has the number of a question.
+func sameID(query, reply []byte) bool {
+	return len(reply) >= 2 && reply[0] == query[0] && reply[1] == query[1]
+}
+
+// readDNSOverTCP reads one message: the message's length stands before it (RFC 1035 section 4.2.2).
+func readDNSOverTCP(conn net.Conn) ([]byte, error) {
 	var length [2]byte
 	if _, err := io.ReadFull(conn, length[:]); err != nil {
 		return nil, earlyEnd(err)
@@ -147,7 +152,7 @@ func ReadDNSOverTCP(conn net.Conn) ([]byte, error) {
 func (c DNS) judge(query, reply []byte) (Answer, error) {
 	var parser dnsmessage.Parser
 	header, err := parser.Start(reply)
-	if err != nil || !header.Response || len(reply) < 2 || reply[0] != query[0] || reply[1] != query[1] {
+	if err != nil || !header.Response || !sameID(query, reply) {
 		return Answer{}, fmt.Errorf("the answer is no DNS message that answers the question: %s", excerpt(reply))
 	}
 	if header.RCode != c.Code {

@@ -25,9 +25,8 @@ type builder struct {
 	members map[string][]PoolMember
 }
 
-// build a config of what was decoded, or refuse it.
+// build the config of what was decoded, or refuse it.
 func build(b *builder) (*Config, error) {
-	b.config = &Config{SharedDigest: sharedDigest(b.schema)}
 	b.build()
 	if len(b.errors) > 0 {
 		return nil, b.refusal()

@@ -18,8 +18,8 @@ const (
 	// Of a file with them: 10,000 targets, each with two labels in lines of their own, have
 	// some 14 each. The parser takes some 300 bytes for each: 60 MB.
 	memberSeparatorsMax = 200_000
-	// The rule of `weight` says the same.
-	memberWeightMax = 1000
+	// MemberWeightMax of a backend; the rule of `weight` says the same.
+	MemberWeightMax = 1000
 	// YAML nodes read, aliases counted at each use, so that a few lines of
 	// aliases of aliases cannot fill the memory. 65,000 backends with three
 	// fields, and 10,000 services with twenty, are below a million.

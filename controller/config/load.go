@@ -116,15 +116,17 @@ func configsIn(directory string) ([]string, error) {
 	return files, nil
 }
 
+// content of a file that was read, or why not.
+type content struct {
+	data []byte
+	mode fs.FileMode
+	err  error
+}
+
 // ReadFromDisk is the ReadFile of a program that runs on the machine which
 // the config is for. It takes nothing but a regular file, so that it never waits for
 // whoever writes to a FIFO, and gives a disk that does not answer up after a while.
 func ReadFromDisk(path string) ([]byte, fs.FileMode, error) {
-	type content struct {
-		data []byte
-		mode fs.FileMode
-		err  error
-	}
 	read := make(chan content, 1)
 	go func() {
 		var c content

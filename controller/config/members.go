@@ -82,8 +82,8 @@ func ParseMember(name, address, weight string) (PoolMember, error) {
 	}
 	if weight != "" {
 		n, err := strconv.ParseUint(weight, 10, 32)
-		if err != nil || n > memberWeightMax {
-			return PoolMember{}, fmt.Errorf("the weight is %.20q: give a number from 0 to %d", weight, memberWeightMax)
+		if err != nil || n > MemberWeightMax {
+			return PoolMember{}, fmt.Errorf("the weight is %.20q: give a number from 0 to %d", weight, MemberWeightMax)
 		}
 		m.Weight = uint32(n)
 	}
@@ -93,17 +93,16 @@ func ParseMember(name, address, weight string) (PoolMember, error) {
 // decoded is what a config was made of, for making it again with other members.
 type decoded struct {
 	schema   *configv1.Config
+	digest   string // of what is shared
 	document *document
 	purpose  purpose
 	// Of decoding.
 	warnings Problems
-	files    map[string]readFileResult
+	files    map[string]content
 }
 
-type readFileResult struct {
-	data []byte
-	mode fs.FileMode
-	err  error
+func (p *decoded) builder(report *reporter, readFile ReadFile) *builder {
+	return &builder{reporter: report, schema: p.schema, readFile: readFile, config: &Config{SharedDigest: p.digest}}
 }
 
 // WithMembers is this config with other members in the pools that have a source, by the
@@ -119,14 +118,16 @@ func (c *Config) WithMembers(members map[string][]PoolMember) (*Config, error) {
 		read := c.decoded.files[path]
 		return read.data, read.mode, read.err
 	}
-	return build(&builder{reporter: report, schema: c.decoded.schema, readFile: again, members: members})
+	b := c.decoded.builder(report, again)
+	b.members = members
+	return build(b)
 }
 
 // remembering what a config's files held.
 func (p *decoded) remembering(readFile ReadFile) ReadFile {
 	return func(path string) ([]byte, fs.FileMode, error) {
 		data, mode, err := readFile(path)
-		p.files[path] = readFileResult{data, mode, err}
+		p.files[path] = content{data, mode, err}
 		return data, mode, err
 	}
 }

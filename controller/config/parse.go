@@ -55,8 +55,8 @@ func (r Reader) parse(sources []Source, purpose purpose) (*Config, error) {
 	r.chooseMachine(schema, report)
 	checkRules(schema, report)
 
-	again := &decoded{schema: schema, document: document, purpose: purpose, warnings: slices.Clone(report.warnings), files: map[string]readFileResult{}}
-	c, err := build(&builder{reporter: report, schema: schema, readFile: again.remembering(r.ReadFile)})
+	again := &decoded{schema: schema, digest: sharedDigest(schema), document: document, purpose: purpose, warnings: slices.Clone(report.warnings), files: map[string]content{}}
+	c, err := build(again.builder(report, again.remembering(r.ReadFile)))
 	if err == nil && len(c.MemberPools()) > 0 {
 		c.decoded = again
 	}

@@ -23,7 +23,6 @@ const (
 	domainTimeout = 30 * time.Second
 	// Questions about targets of SRV records at once.
 	targetsAtOnce = 8
-	weightMax     = 1000
 )
 
 type domain struct {
@@ -150,8 +149,8 @@ func bestOf(services []dnsmessage.SRVResource) (best []dnsmessage.SRVResource, h
 // weightOf a record among others: SRV has 0 for a small share, and up to 65535.
 func weightOf(s dnsmessage.SRVResource, heaviest uint16) string {
 	weight := int(s.Weight)
-	if heaviest > weightMax {
-		weight = weight * weightMax / int(heaviest)
+	if heaviest > config.MemberWeightMax {
+		weight = weight * config.MemberWeightMax / int(heaviest)
 	}
 	return strconv.Itoa(max(1, weight))
 }

@@ -27,9 +27,8 @@ const (
 	questionTimeout = 2 * time.Second
 	questionTries   = 2
 	// What servers may send by UDP: no path cuts it (DNS flag day 2020). More comes by TCP,
-	// where a message has 64 KiB at most. The buffer is for servers that send more all the
-	// same.
-	udpBytesMax, udpBufferBytes = 1232, 4096
+	// where a message has 64 KiB at most.
+	udpBytesMax = 1232
 	// Of aliases, one after the other.
 	aliasesMax = 16
 	serversMax = 3
@@ -159,39 +158,18 @@ func (q *question) exchange(ctx context.Context, network string, server netip.Ad
 		return nil, false, err
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
-	if network == "tcp" {
-		return q.exchangeTCP(conn)
-	}
-	if _, err := conn.Write(q.bytes); err != nil {
-		return nil, false, err
-	}
-	buffer := make([]byte, udpBufferBytes)
-	for {
-		n, err := conn.Read(buffer)
-		if err != nil {
-			return nil, false, err
-		}
-		if header, answers := q.answeredBy(buffer[:n]); answers {
-			return buffer[:n], header.Truncated, nil
-		}
-	}
-}
-
-func (q *question) exchangeTCP(conn net.Conn) (reply []byte, isTruncated bool, err error) {
-	if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(q.bytes))), q.bytes...)); err != nil {
-		return nil, false, err
-	}
-	if reply, err = check.ReadDNSOverTCP(conn); err != nil {
+	reply, err = check.ExchangeDNS(conn, network, q.bytes, func(reply []byte) bool { _, answers := q.answeredBy(reply); return answers })
+	if err != nil {
 		return nil, false, err
 	}
 	header, answers := q.answeredBy(reply)
 	switch {
-	case !answers:
+	case !answers: // by TCP
 		return nil, false, errors.New("the answer is to another question")
-	case header.Truncated:
+	case header.Truncated && network == "tcp":
 		return nil, false, errors.New("the answer is longer than a DNS message")
 	}
-	return reply, false, nil
+	return reply, header.Truncated, nil
 }
 
 // answeredBy a message: it has the question's number, and repeats it.
