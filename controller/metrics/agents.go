@@ -13,7 +13,7 @@ import (
 // AgentSource receives agents' messages.
 type AgentSource interface {
 	// How many datagrams each result has had.
-	Results() map[session.Result]uint64
+	Results() session.Counts
 	// When the latest state of each agent was received.
 	Heard() map[string]time.Time
 }

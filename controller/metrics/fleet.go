@@ -21,7 +21,7 @@ type Fleet struct {
 	Registered map[string]bool
 	Differ     map[fleet.Aspect]bool
 	// Of datagrams from peers.
-	Messages map[session.Result]uint64
+	Messages session.Counts
 }
 
 // fleetCollector returns nil where there is none.

@@ -51,7 +51,7 @@ guideway_drop_packets_total{reason="no_service"} 5
 
 type agentSource struct{}
 
-func (agentSource) Results() map[session.Result]uint64 {
+func (agentSource) Results() session.Counts {
 	return map[session.Result]uint64{session.ResultAccepted: 3, session.ResultForged: 0}
 }
 

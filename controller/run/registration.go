@@ -14,7 +14,6 @@ import (
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/sinks/fleet"
-	"github.com/guideway/guideway/controller/sinks/peers"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -81,7 +80,7 @@ func (r *registration) describe(ctx context.Context) *fleetv1.Machine {
 		machine.ChecksCandidates, machine.Checked = true, etcd.LastCheck()
 	} else {
 		machine.ConfigDigest = inUse.SharedDigest
-		machine.Backends, machine.BackendsUp, machine.BackendsDown = uint32(backends), uint32(backends-len(down)), firstNames(down)
+		machine.Backends, machine.BackendsUp, machine.BackendsDown = uint32(backends), uint32(backends-len(down)), slices.Compact(slices.Sorted(slices.Values(down)))
 	}
 	for _, address := range inUse.Machine.Addresses {
 		machine.Addresses = append(machine.Addresses, address.String())
@@ -95,13 +94,6 @@ func (r *registration) describe(ctx context.Context) *fleetv1.Machine {
 	}
 	r.describeForwarder(ctx, machine)
 	return machine
-}
-
-// firstNames in order, each once, as many as others are told.
-func firstNames(names []string) []string {
-	slices.Sort(names)
-	names = slices.Compact(names)
-	return names[:min(len(names), peers.DownMax)]
 }
 
 // apiAddress that other machines reach; empty: the API is not served over TCP.

@@ -80,13 +80,9 @@ func (s Secret) PeerKeys(agent string, peers []string) PeerKeys {
 	return keys
 }
 
-// pair is the key of two agents: the same for both, so the lesser name comes first,
-// behind its length, which no other two names share.
+// pair is the key of two agents: the same for both, so the lesser name comes first.
 func (s Secret) pair(one, other string) session.Key {
-	mac := hmac.New(sha256.New, s.pairs[:])
-	mac.Write([]byte{byte(len(min(one, other)))})
-	mac.Write([]byte(min(one, other) + max(one, other)))
-	return session.Key(mac.Sum(nil))
+	return session.KeyOfPair(s.pairs, min(one, other), max(one, other))
 }
 
 // File is the text of the agent's key_file.

@@ -26,7 +26,7 @@ type Listener struct {
 	// Each socket has sessions of its own: an agent may send to several addresses of this
 	// machine, as to several machines.
 	receivers map[netip.AddrPort]*receiver
-	results   map[session.Result]uint64
+	results   session.Counts
 	// When the latest state of each agent was received.
 	heard map[string]time.Time
 	told  string // what was last logged
@@ -37,7 +37,7 @@ type Listener struct {
 func New(log *slog.Logger, sink func(State)) *Listener {
 	l := &Listener{
 		log: log, sink: sink, counting: countIntervalDefault,
-		receivers: map[netip.AddrPort]*receiver{}, results: map[session.Result]uint64{}, heard: map[string]time.Time{},
+		receivers: map[netip.AddrPort]*receiver{}, results: session.Counts{}, heard: map[string]time.Time{},
 	}
 	l.sockets = session.NewSockets(log, "agents'", l.receive)
 	return l
@@ -75,14 +75,10 @@ func (l *Listener) Stop() {
 }
 
 // Results so far.
-func (l *Listener) Results() map[session.Result]uint64 {
+func (l *Listener) Results() session.Counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	counts := make(map[session.Result]uint64, len(session.Results))
-	for _, result := range session.Results {
-		counts[result] = l.results[result]
-	}
-	return counts
+	return l.results.All()
 }
 
 // Heard says when the latest state of each agent was received.

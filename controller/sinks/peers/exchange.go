@@ -38,8 +38,8 @@ const (
 	// SilentMax is how long a machine counts as present after its latest status: several
 	// may be lost, and a controller that restarts needs some seconds.
 	SilentMax = 10 * time.Second
-	// DownMax is how many backends a status names.
-	DownMax = 8
+	// How many backends a status names.
+	downMax = 8
 	// Of `machine.addresses` there are two at most.
 	addressesMax = 2
 )
@@ -57,7 +57,7 @@ type Exchange struct {
 	// By this machine's address. Each socket has sessions of its own.
 	receivers map[netip.AddrPort]*session.Receiver
 	senders   map[path]*session.Sender
-	results   map[session.Result]uint64
+	results   session.Counts
 	own       *fleetv1.Machine
 	drains    []*fleetv1.DrainChange // as this machine has them
 	heard     map[string]heard       // by name of a peer of the config
@@ -83,7 +83,7 @@ type heard struct {
 func New(log *slog.Logger, describe func(context.Context) *fleetv1.Machine, sink func([]*fleetv1.DrainChange)) *Exchange {
 	e := &Exchange{
 		log: log, describe: describe, sink: sink, receivers: map[netip.AddrPort]*session.Receiver{}, senders: map[path]*session.Sender{},
-		results: map[session.Result]uint64{}, heard: map[string]heard{},
+		results: session.Counts{}, heard: map[string]heard{},
 	}
 	e.sockets = session.NewSockets(log, "peers'", e.receive)
 	return e
@@ -201,7 +201,7 @@ func (e *Exchange) send(machine *fleetv1.Machine) {
 func bound(m *fleetv1.Machine) {
 	outside.Message(m, outside.TextBytesMax)
 	m.Addresses = m.Addresses[:min(len(m.Addresses), addressesMax)]
-	m.BackendsDown = m.BackendsDown[:min(len(m.BackendsDown), DownMax)]
+	m.BackendsDown = m.BackendsDown[:min(len(m.BackendsDown), downMax)]
 }
 
 // SetDrains of all machines that peers are to hear of.
@@ -307,12 +307,8 @@ func (e *Exchange) machines(now time.Time) ([]*fleetv1.Machine, error) {
 }
 
 // Results of datagrams so far.
-func (e *Exchange) Results() map[session.Result]uint64 {
+func (e *Exchange) Results() session.Counts {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	counts := make(map[session.Result]uint64, len(session.Results))
-	for _, result := range session.Results {
-		counts[result] = e.results[result]
-	}
-	return counts
+	return e.results.All()
 }

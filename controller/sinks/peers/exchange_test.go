@@ -210,7 +210,7 @@ func TestWhatAPeerSaysIsBounded(t *testing.T) {
 	}
 	p.send(huge)
 	m := p.seen(time.Now())
-	if m.State != `serving\x1b[2J` || len(m.Reason) > 400 || len(m.BackendsDown) != DownMax || len(m.Addresses) != addressesMax {
+	if m.State != `serving\x1b[2J` || len(m.Reason) > 400 || len(m.BackendsDown) != downMax || len(m.Addresses) != addressesMax {
 		t.Errorf("%q, a reason of %d bytes, %d backends, %d addresses", m.State, len(m.Reason), len(m.BackendsDown), len(m.Addresses))
 	}
 	p.deliver(p.peer.State([]byte{15 << 3, 1})) // a field of a later version, and no machine
@@ -281,7 +281,7 @@ func FuzzPeerStatus(f *testing.F) {
 		p.deliver([][]byte{raw})
 		p.deliver(p.peer.State(body))
 		p.deliver(p.peer.State(body))
-		if m := p.seen(time.Now()); m != nil && (m.Name != "lb-2" || len(m.Addresses) > addressesMax || len(m.BackendsDown) > DownMax || len(m.Reason) > 2*outside.TextBytesMax) {
+		if m := p.seen(time.Now()); m != nil && (m.Name != "lb-2" || len(m.Addresses) > addressesMax || len(m.BackendsDown) > downMax || len(m.Reason) > 2*outside.TextBytesMax) {
 			t.Fatalf("seen %v", m)
 		}
 	})

@@ -1,5 +1,17 @@
 package session
 
+// Counts of results. Its owner has the mutex.
+type Counts map[Result]uint64
+
+// All of them so far, also those that there were none of.
+func (c Counts) All() Counts {
+	all := make(Counts, len(Results))
+	for _, result := range Results {
+		all[result] = c[result]
+	}
+	return all
+}
+
 // Result is what became of a datagram.
 type Result string
 

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 
@@ -19,4 +21,13 @@ func ReadSecret(c *config.Config) ([]byte, error) {
 		return nil, errors.New("the cluster's secret has changed since the config was read: reload the config")
 	}
 	return secret, nil
+}
+
+// KeyOfPair of names, by a key that comes from the secret. The first name stands behind its
+// length, so no other two names have the same.
+func KeyOfPair(key [sha256.Size]byte, first, second string) Key {
+	mac := hmac.New(sha256.New, key[:])
+	mac.Write([]byte{byte(len(first))})
+	mac.Write([]byte(first + second))
+	return Key(mac.Sum(nil))
 }
