@@ -15,10 +15,11 @@ func upCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "up",
 		Short: "Build a lab, leave it running, and print what to try",
-		Long: "Builds clients, a router (BIRD or FRR), load balancers and backends with nginx out\n" +
-			"of network namespaces, waits until traffic flows, and prints what to try.\n" +
+		Long: "Builds clients, a router (BIRD or FRR) or none, load balancers and backends with\n" +
+			"nginx out of network namespaces, waits until traffic flows, and prints what to try.\n" +
 			"Nothing of the machine itself is changed; `guideway-lab down` removes it all.",
 		Example: "  guideway-lab up --load-balancers 3 --backends 8\n" +
+			"  guideway-lab up --name segment --router none\n" +
 			"  guideway-lab up --name paths --mptcp",
 		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -40,7 +41,7 @@ func upCommand() *cobra.Command {
 	command.Flags().IntVar(&o.Backends, "backends", 4, "how many backends")
 	command.Flags().IntVar(&o.Spares, "spare-backends", 1, "how many more run that no config names yet")
 	command.Flags().IntVar(&o.Queues, "queues", 2, "queues, so workers, of each load balancer")
-	commandline.AddChoice(command, &o.Router, "router", "", "what speaks BGP on the router", "bird", "frr")
+	commandline.AddChoice(command, &o.Router, "router", "", routerHelp, "bird", "frr", topology.NoRouter)
 	commandline.AddChoice(command, &o.Encap, "encap", "", "tunnels to backends", "gre", "ipip", "gue", "geneve")
 	command.Flags().BoolVar(&o.Stateless, "stateless", false, "services select by buckets, without connection tables (needs --encap geneve, the default then)")
 	command.Flags().BoolVar(&o.Multipath, "mptcp", false, "the echo service takes Multipath TCP by keys and tokens (includes --stateless)")
@@ -51,6 +52,8 @@ func upCommand() *cobra.Command {
 	command.Flags().BoolVar(&o.TwoClusters, "two-clusters", false, "the first half of the load balancers and backends are one cluster, the others another; each spills to the other")
 	return command
 }
+
+const routerHelp = "what speaks BGP on the router; with none, all machines share a segment, and load balancers own VIPs by VRRP"
 
 // labName adds the two flags that say which lab is meant.
 func labName(command *cobra.Command, name, runDir *string) {

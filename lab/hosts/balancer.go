@@ -239,8 +239,8 @@ func (lab *Lab) Restore(ctx context.Context) error {
 }
 
 // WaitReady until the agents of all backends open tunnels, every load balancer
-// forwards by the present config to backends that are all well, and the router
-// spreads over all of them.
+// forwards by the present config to backends that are all well, and packets to VIPs
+// find all of them.
 func (lab *Lab) WaitReady(ctx context.Context, limit time.Duration) error {
 	if err := lab.waitAgents(ctx, limit); err != nil {
 		return err
@@ -258,12 +258,7 @@ func (lab *Lab) WaitReady(ctx context.Context, limit time.Duration) error {
 		if err != nil {
 			return err
 		}
-		for _, c := range lab.Network.Clusters() {
-			if err := routes.Complete(c.VIPs(), len(c.LoadBalancers)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return routesComplete(lab.Network, routes)
 	})
 }
 

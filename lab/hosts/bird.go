@@ -24,9 +24,9 @@ func (b bird) start() error {
 
 func (b bird) socket() string { return b.lab.path(b.lab.router(), "bird.ctl") }
 
-func (b bird) protocol() string { return "bird" }
-
-func (b bird) showRoutes() string { return "birdc -s " + b.socket() + " show route all" }
+func (b bird) show() [][2]string {
+	return routerRoutes(b.lab, "bird", "birdc -s "+b.socket()+" show route all")
+}
 
 func (b bird) reset(ctx context.Context, n topology.Node) error {
 	return topology.Run(ctx, "", "birdc", "-s", b.socket(), "restart", birdName(n))

@@ -23,11 +23,10 @@ func machineConfig(network topology.Network, self topology.Node, weights map[str
 func ownConfig(network topology.Network, self topology.Node, settings topology.Settings) string {
 	text := fmt.Sprintf(`# Written by guideway-lab for %s.
 machine: {name: %s, addresses: [%s, "%s"]}
-bgp: {asn: %d, neighbors: [{address: %s, asn: %d, hold_time: 9s, bfd: {interval: 200ms, multiplier: 5}}]}
-forwarder: {interfaces: [{name: eth0, driver: %s}], steering: %s, connections_max: %d}
+%sforwarder: {interfaces: [{name: eth0, driver: %s}], steering: %s, connections_max: %d}
 metrics: {listen: %q}
 `, self.Name, self.Name, self.Address(0), self.Address(1),
-		topology.ASNMachines, self.Gateway(0), topology.ASNRouter, cmp.Or(settings.Driver, "af_xdp"), cmp.Or(settings.Steering, "rss"), cmp.Or(settings.ConnectionsMax, defaultConnectionsMax), controllerMetrics)
+		announcing(network, self), cmp.Or(settings.Driver, "af_xdp"), cmp.Or(settings.Steering, "rss"), cmp.Or(settings.ConnectionsMax, defaultConnectionsMax), controllerMetrics)
 	if agrees(network, settings) {
 		text += fmt.Sprintf("etcd: {cluster: %s, endpoints: [\"http://%s:%d\"]}\n", network.Clusters()[self.Cluster].Name, self.Gateway(0), etcdPort)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 )
 
 // etcd, where several load balancers serve stateless services: they agree there on
-// bucket maps, and share their config. One member, on the router, with no data that
+// bucket maps, and share their config. One member, on the router or the switch, with no data that
 // outlives the lab.
 
 const etcdPort = 2379
@@ -72,7 +71,7 @@ func (lab *Lab) startEtcd(ctx context.Context) error {
 
 // sharedFile is the part of the config that is in etcd.
 func (lab *Lab) sharedFile() string {
-	return filepath.Join(lab.state.Options.RunDir, "router", "shared.yaml")
+	return lab.path(lab.router(), "shared.yaml")
 }
 
 // applyShared has all load balancers take the part that they share.

@@ -33,10 +33,8 @@ func (f frr) path(name string) string { return f.lab.path(f.lab.router(), name) 
 // directory of the sockets, as vtysh is told it.
 func (f frr) directory() string { return filepath.Clean(f.path("")) }
 
-func (f frr) protocol() string { return "bgp" }
-
-func (f frr) showRoutes() string {
-	return fmt.Sprintf("vtysh --vty_socket %s -c 'show bgp ipv4 unicast' -c 'show bgp ipv6 unicast'", f.directory())
+func (f frr) show() [][2]string {
+	return routerRoutes(f.lab, "bgp", fmt.Sprintf("vtysh --vty_socket %s -c 'show bgp ipv4 unicast' -c 'show bgp ipv6 unicast'", f.directory()))
 }
 
 // start one daemon after the other: one that does not find zebra's socket waits

@@ -117,7 +117,7 @@ func create(o topology.Options, owned bool) (*Lab, error) {
 		}
 		lab.state.Owner = &owner
 	}
-	directories := []string{o.RunDir, lab.path(topology.Node{Name: "router"}, "")}
+	directories := []string{o.RunDir, lab.path(lab.router(), "")}
 	for _, n := range lab.Network.Nodes() {
 		directories = append(directories, lab.path(n, ""))
 	}
@@ -318,8 +318,9 @@ func removeFiles(o topology.Options, what logs) error {
 		_ = os.Remove(filepath.Dir(o.RunDir)) // only if this was the last lab
 		return err
 	}
-	paths := []string{stateFile, secretFile, "router"}
-	for _, n := range topology.New(o).Nodes() {
+	network := topology.New(o)
+	paths := []string{stateFile, secretFile, network.RouterName()}
+	for _, n := range network.Nodes() {
 		paths = append(paths, n.Name)
 	}
 	var errs []error
@@ -363,7 +364,7 @@ type ProcessStatus struct {
 
 // Status of all nodes, in the order of the picture.
 func (lab *Lab) Status() []NodeStatus {
-	list := []NodeStatus{{Node: "router", Namespace: lab.Network.Router}}
+	list := []NodeStatus{{Node: lab.Network.RouterName(), Namespace: lab.Network.Router}}
 	for _, n := range lab.Network.Nodes() {
 		status := NodeStatus{Node: n.Name, Namespace: n.Namespace}
 		for _, address := range n.Addresses {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // Everything that has a fixed place in every lab. Namespaces keep labs apart,
@@ -29,6 +30,9 @@ const (
 	// DefaultQueues of a load balancer's interface, so workers of its forwarder.
 	DefaultQueues = 2
 
+	// NoRouter of Options.Router.
+	NoRouter = "none"
+
 	// MachinesMax of each kind.
 	MachinesMax = 200
 )
@@ -40,6 +44,8 @@ var (
 
 	WebVIPs  = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:a::10")}
 	EchoVIPs = []netip.Addr{netip.MustParseAddr("203.0.113.20"), netip.MustParseAddr("2001:db8:a::20")}
+
+	vipsCount = len(WebVIPs) + len(EchoVIPs)
 
 	// The second cluster's own prefixes, where there are two: its VIPs have the
 	// suffixes of the first one's.
@@ -66,7 +72,7 @@ type Options struct {
 	Spares int
 	// Queues of each load balancer's interface.
 	Queues int
-	// Router: bird (or empty), or frr.
+	// Router: bird (or empty), frr, or none: see Network.Switch.
 	Router string
 
 	Settings
@@ -134,8 +140,12 @@ func (o Options) Check() error {
 		return fmt.Errorf("backends %d (and %d spare): give 1 to %d in all", o.Backends, o.Spares, MachinesMax)
 	case o.Queues < 1 || o.Queues > 16:
 		return fmt.Errorf("queues %d: give 1 to 16", o.Queues)
-	case !slices.Contains([]string{"", "bird", "frr"}, o.Router):
-		return fmt.Errorf("router %q: give bird or frr", o.Router)
+	case !slices.Contains([]string{"", "bird", "frr", NoRouter}, o.Router):
+		return fmt.Errorf("router %q: give bird, frr or none", o.Router)
+	case o.Router == NoRouter && o.LoadBalancers > vipsCount:
+		return fmt.Errorf("load balancers %d without a router: give 1 to %d, as many as there are VIPs, each of which has one owner", o.LoadBalancers, vipsCount)
+	case o.Router == NoRouter && o.TwoClusters:
+		return errors.New("two clusters without a router: give one or the other")
 	case !slices.Contains([]string{"", "gre", "ipip", "gue", "geneve"}, o.Encap):
 		return fmt.Errorf("encap %q: give gre, ipip, gue or geneve", o.Encap)
 	case o.Stateless && o.Encap != "geneve":
@@ -159,12 +169,12 @@ func (o Options) Check() error {
 }
 
 // Node is one machine of the lab: a namespace whose eth0 is linked to a port
-// of the router.
+// of the router, or of the switch.
 type Node struct {
 	// Name as people see it: client, lb-1, be-3.
 	Name      string
 	Namespace string
-	// Port is the name of the router's end of the link.
+	// Port is the name of the link's other end, at the router.
 	Port   string
 	Queues int
 	MTU    int
@@ -184,12 +194,16 @@ type Node struct {
 // a lab can be taken down knowing nothing else.
 type Network struct {
 	// Instance of the lab: part of each namespace's name.
-	Instance      string
+	Instance string
+	// Router is its namespace, or the switch's.
 	Router        string
 	Client        Node
 	LoadBalancers []Node
 	Backends      []Node
 	TwoClusters   bool
+	// Switch: there is no router. All nodes are on one segment, and nobody has a gateway:
+	// every address is on the link. The load balancers own the VIPs by VRRP.
+	Switch bool
 	// KeepsOffloads: see Settings.Driver.
 	KeepsOffloads bool
 }
@@ -201,6 +215,9 @@ func NamespacePrefix(instance string) string { return "gw-" + instance + "." }
 func New(o Options) Network {
 	prefix := NamespacePrefix(o.Name)
 	network := Network{Instance: o.Name, Router: prefix + "router", TwoClusters: o.TwoClusters, KeepsOffloads: o.Driver == "af_packet"}
+	if o.Router == NoRouter {
+		network.Router, network.Switch = prefix+"switch", true
+	}
 	fabricMTU := defaultFabricMTU
 	if o.FabricMTU != 0 {
 		fabricMTU = o.FabricMTU
@@ -248,6 +265,11 @@ func prefixes(texts ...string) []netip.Prefix {
 		list[i] = netip.MustParsePrefix(text)
 	}
 	return list
+}
+
+// RouterName is what people call the router's namespace.
+func (network Network) RouterName() string {
+	return strings.TrimPrefix(network.Router, NamespacePrefix(network.Instance))
 }
 
 // Nodes are all but the router.

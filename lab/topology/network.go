@@ -10,7 +10,8 @@ import (
 )
 
 // Build makes namespaces, links, addresses and static routes. The
-// router's routes to the VIPs come by BGP.
+// router's routes to the VIPs come by BGP; without a router, the client learns
+// by ARP and neighbour discovery who owns a VIP.
 func (network Network) Build(ctx context.Context) error {
 	for _, namespace := range network.Namespaces() {
 		if err := Run(ctx, "", "ip", "netns", "add", namespace); err != nil {
@@ -20,8 +21,12 @@ func (network Network) Build(ctx context.Context) error {
 	if err := linkNodes(ctx, network); err != nil {
 		return fmt.Errorf("link nodes: %w", err)
 	}
-	if err := setUpRouter(ctx, network); err != nil {
-		return fmt.Errorf("set up router: %w", err)
+	setUp := setUpRouter
+	if network.Switch {
+		setUp = setUpSwitch
+	}
+	if err := setUp(ctx, network); err != nil {
+		return fmt.Errorf("set up %s: %w", network.RouterName(), err)
 	}
 	group, nodes := errgroup.WithContext(ctx)
 	group.SetLimit(4)
@@ -42,6 +47,11 @@ func (network Network) Build(ctx context.Context) error {
 	// Loads choose their ports below these themselves (lab/traffic/load).
 	if err := SetSysctls(network.Client.Namespace, []string{"ipv4/ip_local_port_range=60000 65535"}); err != nil {
 		return err
+	}
+	if network.Switch {
+		if err := keepOwnersResolved(ctx, network); err != nil {
+			return err
+		}
 	}
 	return giveBackendsTheVIPs(ctx, network)
 }
@@ -103,6 +113,29 @@ func setUpRouter(ctx context.Context, network Network) error {
 	for _, n := range network.Nodes() {
 		lines = append(lines, bringUp(n.Port, n.Gateways)...)
 	}
+	return setUpPorts(ctx, network, lines)
+}
+
+// setUpSwitch: a bridge of all ports. It has the addresses that a router would have in the
+// load balancers' networks, because their etcd runs here; it forwards nothing by them.
+func setUpSwitch(ctx context.Context, network Network) error {
+	const bridge = "bridge"
+	if err := SetSysctls(network.Router, commonSysctls); err != nil {
+		return err
+	}
+	// Without a querier of MLD and IGMP every port gets all multicasts anyway.
+	lines := []string{"link set lo up", "link add name " + bridge + " type bridge mcast_snooping 0"}
+	for _, n := range network.Nodes() {
+		lines = append(lines, fmt.Sprintf("link set %s master %s up", n.Port, bridge))
+	}
+	for _, n := range network.LoadBalancers {
+		lines = append(lines, bringUp(bridge, n.Gateways)...)
+	}
+	return setUpPorts(ctx, network, lines)
+}
+
+// setUpPorts of the router or the switch by these lines of `ip`.
+func setUpPorts(ctx context.Context, network Network, lines []string) error {
 	if err := IPBatch(ctx, network.Router, lines); err != nil {
 		return err
 	}
@@ -114,13 +147,25 @@ func setUpRouter(ctx context.Context, network Network) error {
 	return nil
 }
 
+// keepOwnersResolved: the client's neighbour tables always name each VIP's owner, also
+// while it sends nothing there: see Router.
+func keepOwnersResolved(ctx context.Context, network Network) error {
+	var lines []string
+	for _, c := range network.Clusters() {
+		for _, vip := range c.VIPs() {
+			lines = append(lines, fmt.Sprintf("neigh replace %s dev eth0 managed", vip))
+		}
+	}
+	return IPBatch(ctx, network.Client.Namespace, lines)
+}
+
 func (network Network) setUpNode(ctx context.Context, n Node) error {
 	if err := SetSysctls(n.Namespace, commonSysctls); err != nil {
 		return err
 	}
 	lines := append([]string{"link set lo up"}, bringUp("eth0", n.Addresses)...)
 	for family := range n.Gateways {
-		lines = append(lines, defaultRoute(n, family))
+		lines = append(lines, network.defaultRoute(n, family))
 	}
 	if err := IPBatch(ctx, n.Namespace, lines); err != nil {
 		return err
@@ -128,8 +173,12 @@ func (network Network) setUpNode(ctx context.Context, n Node) error {
 	return network.computeChecksums(ctx, n.Namespace, "eth0")
 }
 
-func defaultRoute(n Node, family int) string {
-	line := fmt.Sprintf("route replace default via %s", n.Gateway(family))
+func (network Network) defaultRoute(n Node, family int) string {
+	gateway := n.Gateway(family)
+	line := fmt.Sprintf("route replace default via %s", gateway)
+	if network.Switch {
+		line = fmt.Sprintf("route replace %s dev eth0", netip.PrefixFrom(gateway, 0).Masked())
+	}
 	if n.RouteMTU != 0 {
 		line += fmt.Sprintf(" mtu %d", n.RouteMTU)
 	}
@@ -201,7 +250,7 @@ func (network Network) Renumber(ctx context.Context, n Node) (Node, error) {
 		lines = append(lines,
 			fmt.Sprintf("address del %s dev eth0", former),
 			fmt.Sprintf("address add %s dev eth0%s", next, nodad(next.Addr())),
-			defaultRoute(n, family))
+			network.defaultRoute(n, family))
 		n.Addresses[family] = next
 	}
 	return n, IPBatch(ctx, n.Namespace, lines)

@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passAll puts an XDP program that passes every frame on the router's port of
-// each backend and each load balancer, unless interfaces keep their offloads.
+// passAll puts an XDP program that passes every frame on the port of each backend
+// and each load balancer at the router or the switch, unless interfaces keep their
+// offloads.
 //
 // Trap: what a load balancer's kernel flow cache sends by XDP_TX waits in its veth
 // pair until the port receives something else, unless the port has a program, too;

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -12,7 +13,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Routes are the next hops of each VIP in the router's kernel.
+// Routes are the next hops of each VIP in the router's kernel; without a router, its owner.
 type Routes map[netip.Addr][]netip.Addr
 
 // readRoutes of all VIPs; a VIP without a route has no entry.
@@ -43,8 +44,12 @@ func vipOf(route netlink.Route) (netip.Addr, bool) {
 	address, ok := netip.AddrFromSlice(route.Dst.IP)
 	ones, bits := route.Dst.Mask.Size()
 	address = address.Unmap()
+	return address, ok && ones == bits && isVIP(address)
+}
+
+func isVIP(address netip.Addr) bool {
 	inside := func(prefix netip.Prefix) bool { return prefix.Contains(address) }
-	return address, ok && ones == bits && slices.ContainsFunc([]netip.Prefix{VIPPrefix4, VIPPrefix6, OtherPrefix4, OtherPrefix6}, inside)
+	return slices.ContainsFunc([]netip.Prefix{VIPPrefix4, VIPPrefix6, OtherPrefix4, OtherPrefix6}, inside)
 }
 
 func nextHops(route netlink.Route) []netip.Addr {
@@ -60,15 +65,27 @@ func nextHops(route netlink.Route) []netip.Addr {
 	return list
 }
 
-// Router gives access to the router's kernel.
+// Router gives access to the kernel that chooses a load balancer for packets to VIPs: the
+// router's, by its routes, or at a switch the client's, by its neighbour tables.
 type Router struct {
 	handle    *netlink.Handle
 	namespace netns.NsHandle
+	// machines at a switch by their hardware addresses; nil: this is a router.
+	machines map[string]Node
 }
 
 // OpenRouter opens the router of a lab; Close it afterwards.
 func (network Network) OpenRouter() (*Router, error) {
-	namespace, err := netns.GetFromName(network.Router)
+	name := network.Router
+	var machines map[string]Node
+	if network.Switch {
+		var err error
+		if machines, err = network.machinesByHardwareAddress(); err != nil {
+			return nil, err
+		}
+		name = network.Client.Namespace
+	}
+	namespace, err := netns.GetFromName(name)
 	if err != nil {
 		return nil, fmt.Errorf("open router's namespace: %w", err)
 	}
@@ -76,7 +93,24 @@ func (network Network) OpenRouter() (*Router, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open router's netlink: %w", err), namespace.Close())
 	}
-	return &Router{handle: handle, namespace: namespace}, nil
+	return &Router{handle: handle, namespace: namespace, machines: machines}, nil
+}
+
+func (network Network) machinesByHardwareAddress() (map[string]Node, error) {
+	machines := map[string]Node{}
+	for _, n := range network.LoadBalancers {
+		err := Inside(n.Namespace, func() error {
+			link, err := net.InterfaceByName("eth0")
+			if err == nil {
+				machines[link.HardwareAddr.String()] = n
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("hardware address of %s: %w", n.Name, err)
+		}
+	}
+	return machines, nil
 }
 
 // Close the router's handles.
@@ -86,7 +120,32 @@ func (r *Router) Close() {
 }
 
 // Routes of all VIPs now.
-func (r *Router) Routes() (Routes, error) { return readRoutes(r.handle) }
+func (r *Router) Routes() (Routes, error) {
+	if r.machines == nil {
+		return readRoutes(r.handle)
+	}
+	found := Routes{}
+	for family, number := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		list, err := r.handle.NeighList(0, number)
+		if err != nil {
+			return nil, fmt.Errorf("list neighbours of the client: %w", err)
+		}
+		for _, neighbor := range list {
+			if vip, owner, ok := ownerOf(neighbor, r.machines); ok {
+				found[vip] = []netip.Addr{owner.Address(family)}
+			}
+		}
+	}
+	return found, nil
+}
+
+// ownerOf a VIP, if a neighbour is one that is resolved.
+func ownerOf(neighbor netlink.Neigh, machines map[string]Node) (vip netip.Addr, owner Node, ok bool) {
+	vip, _ = netip.AddrFromSlice(neighbor.IP)
+	vip = vip.Unmap()
+	owner, known := machines[neighbor.HardwareAddr.String()]
+	return vip, owner, known && isVIP(vip) && neighbor.State&(netlink.NUD_INCOMPLETE|netlink.NUD_FAILED) == 0
+}
 
 // HopsOf a prefix, by a route of just that length.
 func (r *Router) HopsOf(prefix netip.Prefix) ([]netip.Addr, error) {
@@ -110,11 +169,21 @@ func (r *Router) HopsOf(prefix netip.Prefix) ([]netip.Addr, error) {
 // Watch calls seen at each change of routes (and once at the beginning) until
 // it returns true, and when that was.
 func (r *Router) Watch(ctx context.Context, seen func(Routes) bool) (time.Time, error) {
-	updates := make(chan netlink.RouteUpdate, 1024)
+	if r.machines != nil {
+		return watch(ctx, r, seen, func(updates chan netlink.NeighUpdate, done chan struct{}) error {
+			return netlink.NeighSubscribeAt(r.namespace, updates, done)
+		})
+	}
+	return watch(ctx, r, seen, func(updates chan netlink.RouteUpdate, done chan struct{}) error {
+		return netlink.RouteSubscribeAt(r.namespace, updates, done)
+	})
+}
+
+func watch[Update any](ctx context.Context, r *Router, seen func(Routes) bool, subscribe func(chan Update, chan struct{}) error) (time.Time, error) {
+	updates := make(chan Update, 1024)
 	done := make(chan struct{})
 	defer close(done)
-	options := netlink.RouteSubscribeOptions{Namespace: &r.namespace}
-	if err := netlink.RouteSubscribeWithOptions(updates, done, options); err != nil {
+	if err := subscribe(updates, done); err != nil {
 		return time.Time{}, fmt.Errorf("watch routes: %w", err)
 	}
 	at := time.Now()

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -58,6 +59,9 @@ func TestBadOptionsAreRefusedWithTheirCure(t *testing.T) {
 		"workers 3: only":    func(o *Options) { o.Workers = 3 },
 		"workers 65: give":   func(o *Options) { o.Steering, o.Workers = "software", 65 },
 		"fabric MTU 1400":    func(o *Options) { o.FabricMTU = 1400 },
+		"bird, frr or none":  func(o *Options) { o.Router = "cisco" },
+		"give 1 to 4, as":    func(o *Options) { o.Router, o.LoadBalancers = NoRouter, 5 },
+		"without a router":   func(o *Options) { o.Router, o.TwoClusters = NoRouter, true },
 	} {
 		o := testOptions()
 		change(&o)
@@ -67,6 +71,43 @@ func TestBadOptionsAreRefusedWithTheirCure(t *testing.T) {
 	}
 	if err := testOptions().Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestWithoutARouterEverythingIsOnTheLink(t *testing.T) {
+	o := testOptions()
+	for router, want := range map[string][3]string{
+		"":       {"router", "route replace default via 10.30.1.254 mtu 1500", "route replace default via 2001:db8:30:1::fe mtu 1500"},
+		NoRouter: {"switch", "route replace 0.0.0.0/0 dev eth0 mtu 1500", "route replace ::/0 dev eth0 mtu 1500"},
+	} {
+		o.Router = router
+		network := New(o)
+		backend := network.Backends[0]
+		got := [3]string{network.RouterName(), network.defaultRoute(backend, 0), network.defaultRoute(backend, 1)}
+		if got != want || network.Router != "gw-t."+want[0] {
+			t.Errorf("%q: %q in %s", router, got, network.Router)
+		}
+	}
+}
+
+func TestAVIPsOwnerIsTheNeighbourThatAnswersForIt(t *testing.T) {
+	address := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	machines := map[string]Node{address.String(): {Name: "lb-1"}}
+	for name, test := range map[string]struct {
+		neighbor netlink.Neigh
+		owned    bool
+	}{
+		"owned":            {netlink.Neigh{IP: WebVIPs[0].AsSlice(), HardwareAddr: address, State: netlink.NUD_STALE}, true},
+		"IPv6":             {netlink.Neigh{IP: WebVIPs[1].AsSlice(), HardwareAddr: address, State: netlink.NUD_REACHABLE}, true},
+		"does not answer":  {netlink.Neigh{IP: WebVIPs[0].AsSlice(), HardwareAddr: address, State: netlink.NUD_FAILED}, false},
+		"never answered":   {netlink.Neigh{IP: WebVIPs[0].AsSlice(), State: netlink.NUD_INCOMPLETE}, false},
+		"another's answer": {netlink.Neigh{IP: WebVIPs[0].AsSlice(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 2}, State: netlink.NUD_REACHABLE}, false},
+		"no VIP":           {netlink.Neigh{IP: net.IPv4(10, 20, 1, 1), HardwareAddr: address, State: netlink.NUD_REACHABLE}, false},
+	} {
+		vip, owner, ok := ownerOf(test.neighbor, machines)
+		if ok != test.owned || ok && (owner.Name != "lb-1" || vip.AsSlice() == nil) {
+			t.Errorf("%s: %s of %s, %v", name, vip, owner.Name, ok)
+		}
 	}
 }
 

@@ -221,7 +221,7 @@ var goEdgeRules = map[string][]string{
 	"lab":           {"proto", "controller/config", "cli/commandline"},
 	"lab/topology":  {},
 	"lab/traffic":   {},
-	"lab/hosts":     {"proto", "controller/sinks/agents", "lab/topology", "lab/traffic"},
+	"lab/hosts":     {"proto", "controller/sinks/agents", "speaker/vrrp/election", "lab/topology", "lab/traffic"},
 	"lab/report":    {"cli/commandline", "lab/traffic/load"},
 	"lab/events":    {"proto", "lab/topology", "lab/traffic", "lab/hosts", "lab/report"},
 	"lab/scenarios": {"proto", "speaker/health", "controller/tracer", "lab"},
