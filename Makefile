@@ -32,13 +32,13 @@ SECONDS_EACH ?= 30
 BENCH_ARGS ?=
 
 # Variables given on the command line reach the programs' environment by
-# themselves: SEED, BACKENDS, LOAD_BALANCERS, CONNECTIONS, AGENTS, EVENTS,
+# themselves: SEED, BACKENDS, LOAD_BALANCERS, CONNECTIONS, AGENTS, ROUTER, EVENTS,
 # DEMO_REPORT, DEMO_PICTURE (make demo, demo-mptcp: MODE), BENCH_REPORT (make bench).
 
 ##@ Try it
 
 .PHONY: demo
-demo: deps-build deps-lab build ## Show it at work on real traffic (root) [SEED= BACKENDS= LOAD_BALANCERS= CONNECTIONS= AGENTS=0 EVENTS=a,b DEMO_REPORT=file DEMO_PICTURE=file.svg]
+demo: deps-build deps-lab build ## Show it at work on real traffic (root) [SEED= BACKENDS= LOAD_BALANCERS= CONNECTIONS= AGENTS=0 ROUTER=none EVENTS=a,b DEMO_REPORT=file DEMO_PICTURE=file.svg]
 	bin/guideway-lab demo
 
 .PHONY: demo-mptcp

@@ -8,6 +8,7 @@ import (
 
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/lab/events"
+	"github.com/guideway/guideway/lab/topology"
 )
 
 func demoCommand() *cobra.Command {
@@ -20,9 +21,10 @@ func demoCommand() *cobra.Command {
 			"topology, and ends with one screen. Exits with 1 if a request failed or a\n" +
 			"connection broke that should not have. Events:\n  " + strings.Join(events.EventNames(), "\n  ") + "\n\n" +
 			"Each flag may be given in the environment too: SEED, BACKENDS, LOAD_BALANCERS,\n" +
-			"CONNECTIONS, AGENTS (0 or 1), EVENTS, DEMO_REPORT, DEMO_PICTURE. A flag wins.",
-		Example: "  guideway-lab demo --seed 7 --events steady,kill_load_balancer",
-		Args:    commandline.NoArguments,
+			"CONNECTIONS, AGENTS (0 or 1), ROUTER, EVENTS, DEMO_REPORT, DEMO_PICTURE. A flag wins.",
+		Example: "  guideway-lab demo --seed 7 --events steady,kill_load_balancer\n" +
+			"  guideway-lab demo --router none",
+		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			o.Output = command.OutOrStdout()
 			return events.Run(command.Context(), o)
@@ -34,6 +36,7 @@ func demoCommand() *cobra.Command {
 	flags.IntVar(&o.LoadBalancers, "load-balancers", o.LoadBalancers, "how many load balancers")
 	flags.IntVar(&o.Connections, "connections", o.Connections, "how many long-lived connections")
 	flags.BoolVar(&o.Agents, "agents", o.Agents, "Geneve, and agents that pass on what belongs to another backend; false: GRE without their help")
+	commandline.AddChoice(command, &o.Router, "router", "", routerHelp, "bird", "frr", topology.NoRouter)
 	flags.StringVar(&names, "events", "", "which events, with commas between, in this order (default all)")
 	flags.StringVar(&o.Report, "report", "", "file for the result as JSON")
 	flags.StringVar(&o.Picture, "picture", "", "file for the result as a picture (SVG)")
@@ -58,6 +61,7 @@ func demoOptions(command *cobra.Command, o *events.Options, names string) error 
 		"load-balancers": func() { o.LoadBalancers = given.LoadBalancers },
 		"connections":    func() { o.Connections = given.Connections },
 		"agents":         func() { o.Agents = given.Agents },
+		"router":         func() { o.Router = given.Router },
 		"events":         func() { o.Events = given.Events },
 		"report":         func() { o.Report = given.Report },
 		"picture":        func() { o.Picture = given.Picture },

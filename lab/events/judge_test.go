@@ -71,11 +71,11 @@ func TestWhoMayBreakWhenAMachineDies(t *testing.T) {
 	}
 	selected := map[load.Flow]string{flow(1): "be-2", flow(2): "be-2", flow(3): "be-2", flow(4): "be-2"}
 
-	two := mayBreak(live, trackedBy, selected, "lb-1", 2)
+	two := mayBreak(live, trackedBy, selected, "lb-1", true)
 	if len(two) != 2 || !two[flow(1)] || !two[flow(4)] {
 		t.Errorf("of two machines: %v", two)
 	}
-	three := mayBreak(live, trackedBy, selected, "lb-1", 3)
+	three := mayBreak(live, trackedBy, selected, "lb-1", false)
 	if len(three) != 3 || three[flow(2)] {
 		t.Errorf("of three machines: %v", three)
 	}

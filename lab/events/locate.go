@@ -121,14 +121,14 @@ func parseSelected(out []byte, flows []load.Flow) (map[load.Flow]string, error) 
 //
 // The machines that take over know none of them (a table is one machine's
 // own), so they select by the present plan: a connection that is served by another
-// backend than selected breaks. With two machines only flows of the dying one
-// move; the router spreads over more than two in a way of its own, so then any
-// flow may.
-func mayBreak(live []load.Live, trackedBy map[load.Flow][]tracker, selected map[load.Flow]string, dying string, machines int) map[load.Flow]bool {
+// backend than selected breaks. With two machines, or without a router, only flows
+// of the dying one move: othersStay. A router spreads over more than two in a way of
+// its own, so then any flow may.
+func mayBreak(live []load.Live, trackedBy map[load.Flow][]tracker, selected map[load.Flow]string, dying string, othersStay bool) map[load.Flow]bool {
 	list := map[load.Flow]bool{}
 	for _, l := range live {
 		elsewhere := slices.ContainsFunc(trackedBy[l.Flow], func(p tracker) bool { return p.machine != dying })
-		if machines == 2 && elsewhere {
+		if othersStay && elsewhere {
 			continue
 		}
 		if selected[l.Flow] != l.Backend {

@@ -99,6 +99,8 @@ func (o MultipathOptions) check() (MultipathOptions, error) {
 		return o, fmt.Errorf("load balancers %d: give 2 or more, so that one can go", o.LoadBalancers)
 	case o.Connections < 1 || o.Connections > 500:
 		return o, fmt.Errorf("connections %d: give 1 to 500", o.Connections)
+	case o.Router == topology.NoRouter:
+		return o, errors.New("ROUTER=none: the client's second link needs a router")
 	}
 	if len(o.Events) == 0 {
 		o.Events = MultipathEventNames()
@@ -134,7 +136,7 @@ func RunMultipath(ctx context.Context, o MultipathOptions) (err error) {
 }
 
 func (o MultipathOptions) topology() topology.Options {
-	t := topology.Options{Name: o.Name, BinDir: o.BinDir, LoadBalancers: o.LoadBalancers, Backends: o.Backends}
+	t := topology.Options{Name: o.Name, BinDir: o.BinDir, LoadBalancers: o.LoadBalancers, Backends: o.Backends, Router: o.Router}
 	t.Encap = "geneve"
 	if !o.Stateful {
 		t.Stateless, t.Multipath = true, true

@@ -1,11 +1,14 @@
 package events
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/guideway/guideway/lab/topology"
 )
 
 // Options of a run. Zero values are not defaults: see Defaults.
@@ -20,6 +23,8 @@ type Options struct {
 	// does not know have a second chance: agents pass them on. Without: GRE, and
 	// tables alone decide, as in the paper.
 	Agents bool
+	// Router of the lab: see topology.Options.
+	Router string
 	// Events in this order; empty: all that this topology allows.
 	Events []string
 	// Report is a file for the result as JSON; empty: none.
@@ -30,6 +35,9 @@ type Options struct {
 	Name   string
 	BinDir string
 	Output io.Writer
+
+	// leftOut events, if Events were empty: a line for each reason.
+	leftOut []string
 }
 
 // Defaults of a run.
@@ -38,7 +46,8 @@ func Defaults() Options {
 }
 
 // FromEnvironment overrides options by SEED, BACKENDS, LOAD_BALANCERS,
-// CONNECTIONS, AGENTS, EVENTS, DEMO_REPORT and DEMO_PICTURE where they are set and not empty.
+// CONNECTIONS, AGENTS, ROUTER, EVENTS, DEMO_REPORT and DEMO_PICTURE where they are set and not
+// empty.
 func (o Options) FromEnvironment(get func(string) string) (Options, error) {
 	var err error
 	if text := get("SEED"); text != "" {
@@ -62,12 +71,9 @@ func (o Options) FromEnvironment(get func(string) string) (Options, error) {
 	if text := get("EVENTS"); text != "" {
 		o.Events = SplitEvents(text)
 	}
-	if text := get("DEMO_REPORT"); text != "" {
-		o.Report = text
-	}
-	if text := get("DEMO_PICTURE"); text != "" {
-		o.Picture = text
-	}
+	o.Router = cmp.Or(get("ROUTER"), o.Router)
+	o.Report = cmp.Or(get("DEMO_REPORT"), o.Report)
+	o.Picture = cmp.Or(get("DEMO_PICTURE"), o.Picture)
 	return o, nil
 }
 
@@ -76,7 +82,7 @@ func SplitEvents(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// check refuses what cannot be done, and fills in the events.
+// check refuses what cannot be done, and fills in the events: all that can be.
 func (o Options) check() (Options, error) {
 	switch {
 	case o.Backends < 2:
@@ -86,26 +92,56 @@ func (o Options) check() (Options, error) {
 	case o.Connections < 1 || o.Connections > 20_000:
 		return o, fmt.Errorf("connections %d: give 1 to 20000", o.Connections)
 	}
-	if len(o.Events) == 0 {
-		for _, e := range events {
-			if !e.onRequest && (o.LoadBalancers > 1 || !e.needsTwo) && (o.Agents || !e.stateless) {
-				o.Events = append(o.Events, e.name)
-			}
-		}
-	}
 	for _, name := range o.Events {
 		e, known := findEvent(name)
 		if !known {
 			return o, fmt.Errorf("event %q is unknown: give some of %s", name, strings.Join(EventNames(), ", "))
 		}
-		if e.needsTwo && o.LoadBalancers < 2 {
-			return o, fmt.Errorf("event %s needs 2 or more load balancers", name)
-		}
-		if e.stateless && !o.Agents {
-			return o, fmt.Errorf("event %s is of stateless services, which need agents: leave out AGENTS=0", name)
+		if lack := e.lack(o); lack != "" {
+			return o, fmt.Errorf("event %s: %s", name, lack)
 		}
 	}
+	if len(o.Events) == 0 {
+		o.Events, o.leftOut = possible(o)
+	}
 	return o, nil
+}
+
+// possible events in their usual order, and those that are not: a line for each reason.
+func possible(o Options) (names, leftOut []string) {
+	var lacks []string
+	byLack := map[string][]string{}
+	for _, e := range events {
+		if e.onRequest {
+			continue
+		}
+		lack := e.lack(o)
+		if lack == "" {
+			names = append(names, e.name)
+			continue
+		}
+		if byLack[lack] == nil {
+			lacks = append(lacks, lack)
+		}
+		byLack[lack] = append(byLack[lack], e.name)
+	}
+	for _, lack := range lacks {
+		leftOut = append(leftOut, fmt.Sprintf("%s: %s", strings.Join(byLack[lack], ", "), lack))
+	}
+	return names, leftOut
+}
+
+// lack of something that an event needs, in words; empty: it can be done.
+func (e event) lack(o Options) string {
+	switch {
+	case e.needsTwo && o.LoadBalancers < 2:
+		return "it needs 2 or more load balancers"
+	case e.stateless && !o.Agents:
+		return "stateless services need agents: leave out AGENTS=0"
+	case e.rehashes && o.Router == topology.NoRouter:
+		return "a router has to rehash flows: leave out ROUTER=none"
+	}
+	return ""
 }
 
 // EventNames in their usual order.

@@ -56,13 +56,32 @@ func TestWithoutEventsAllAreDoneThatCanBe(t *testing.T) {
 	}
 	o = Defaults()
 	o.Agents = false
-	if o, err = o.check(); err != nil || slices.ContainsFunc(o.Events, isStateless) || len(o.Events) != 7 {
-		t.Errorf("without agents %v, %v", o.Events, err)
+	const left = "move_buckets, scale_out, scale_in, kill_agent, generations_apart: stateless services need agents"
+	if o, err = o.check(); err != nil || slices.ContainsFunc(o.Events, isStateless) || len(o.Events) != 7 || len(o.leftOut) != 1 || !strings.HasPrefix(o.leftOut[0], left) {
+		t.Errorf("without agents %v, left out %q, %v", o.Events, o.leftOut, err)
 	}
 	o = Defaults()
 	o.LoadBalancers = 1
 	if o, err = o.check(); err != nil || !slices.Equal(o.Events, []string{"steady", "add_backend", "drain_backend", "kill_backend", "move_buckets", "scale_out", "scale_in", "kill_agent"}) {
 		t.Errorf("with one load balancer %v, %v", o.Events, err)
+	}
+}
+
+func TestWithoutARouterWhatNeedsOneIsLeftOutByName(t *testing.T) {
+	o, err := Defaults().FromEnvironment(environment(map[string]string{"ROUTER": "none"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked, err := o.check()
+	if err != nil || len(checked.Events) != 11 || len(checked.leftOut) != 1 || !strings.HasPrefix(checked.leftOut[0], "generations_apart: a router has to rehash") {
+		t.Errorf("events %v, left out %q, %v", checked.Events, checked.leftOut, err)
+	}
+	o.Events = []string{"generations_apart"}
+	if _, err := o.check(); err == nil || !strings.Contains(err.Error(), "event generations_apart: a router has to rehash") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := (MultipathOptions{Options: Options{Backends: 2, LoadBalancers: 2, Connections: 1, Router: o.Router}}).check(); err == nil || !strings.Contains(err.Error(), "ROUTER=none") {
+		t.Errorf("Multipath TCP: error %v", err)
 	}
 }
 

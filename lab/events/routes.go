@@ -9,8 +9,9 @@ import (
 	"github.com/guideway/guideway/lab/topology"
 )
 
-// routeLog watches the router during an event: a machine whose routes go
-// although it was not killed makes flows move, and explains what breaks then.
+// routeLog watches where packets to VIPs go during an event: a machine whose last
+// route (without a router: VIP) goes although it was not killed makes flows move, and
+// explains what breaks then.
 type routeLog struct {
 	cancel context.CancelFunc
 	ended  chan struct{}

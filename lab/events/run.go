@@ -32,7 +32,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	screen.Step("build %d load balancers, %d backends and one to spare; seed %d", o.LoadBalancers, o.Backends, o.Seed)
-	outcome := &report.Report{Agents: o.Agents, Events: []report.EventResult{}, Shares: []report.Share{}}
+	outcome := &report.Report{Agents: o.Agents, Events: []report.EventResult{}, Shares: []report.Share{}, Whole: report.Whole{LeftOut: o.leftOut}}
 	for _, stateless := range []bool{false, true} {
 		if err := runOne(ctx, o, stateless, screen, outcome); err != nil {
 			return fmt.Errorf("demo: %w", err)
@@ -105,7 +105,7 @@ func (o Options) topology(stateless bool) topology.Options {
 		name += "-stateless" // the other lab's logs may be kept
 	}
 	t := topology.Options{
-		Name: name, BinDir: o.BinDir, LoadBalancers: o.LoadBalancers, Backends: o.Backends, Spares: 1,
+		Name: name, BinDir: o.BinDir, LoadBalancers: o.LoadBalancers, Backends: o.Backends, Spares: 1, Router: o.Router,
 	}
 	if o.Agents {
 		t.Encap, t.SecondChance, t.Stateless = "geneve", !stateless, stateless

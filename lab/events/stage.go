@@ -57,10 +57,10 @@ type stage struct {
 	lastLive []load.Live
 	// killed is the load balancer that this event has killed under load.
 	killed string
-	// left is whether the router left a load balancer that was short of processor time.
+	// left is whether traffic left a load balancer that was short of processor time.
 	left bool
 	// seenTwice are flows on more than one worker, and spreadAnew the problems with them: none,
-	// if the router left a load balancer, for then it spreads them anew.
+	// if traffic left a load balancer, for then flows are spread anew.
 	seenTwice  int
 	spreadAnew []string
 	// recent flows of the load that has ended.
@@ -139,10 +139,10 @@ func (s *stage) judgeSeenTwice() {
 func (s *stage) endWatch(routes *routeLog) error {
 	lost, slow, err := routes.stop(s.killed)
 	if slow != "" {
-		s.busy, s.left = slow+" was short of processor time, so that the router left it", true
+		s.busy, s.left = slow+" was short of processor time, so that traffic left it", true
 	}
 	for machine, times := range lost {
-		s.result.Problem("%s withdrew its routes %d times without having been killed: its speaker.log says why", machine, times)
+		s.result.Problem("all traffic left %s %d times without its having been killed: its speaker.log says why", machine, times)
 	}
 	return err
 }
@@ -305,7 +305,7 @@ func (s *stage) victim(names []string) string { return names[s.random.IntN(len(n
 // configured backends, without spares.
 func (s *stage) configured() []string { return s.lab.Backends()[:s.options.Backends] }
 
-// kill a load balancer and wait until the router no longer uses it.
+// kill a load balancer and wait until no packet to a VIP goes there any more.
 func (s *stage) kill(ctx context.Context, name string) (time.Duration, error) {
 	addresses, err := s.lab.Network.Addresses(name)
 	if err != nil {
@@ -341,15 +341,15 @@ func (s *stage) kill(ctx context.Context, name string) (time.Duration, error) {
 	}
 	<-gone
 	if watchErr != nil {
-		return 0, fmt.Errorf("routes by %s did not go: %w", name, watchErr)
+		return 0, fmt.Errorf("traffic did not leave %s: %w", name, watchErr)
 	}
 	return goneAt.Sub(killedAt), nil
 }
 
-// killUnderLoad also enters how long the routes took.
+// killUnderLoad also enters how long traffic took to leave.
 func (s *stage) killUnderLoad(ctx context.Context, name string) error {
 	s.killed = name
-	s.screen.Step("kill %s: SIGKILL to its forwarder and its controller", name)
+	s.screen.Step("kill %s: SIGKILL to its processes", name)
 	took, err := s.kill(ctx, name)
 	if err != nil {
 		return err
@@ -358,7 +358,7 @@ func (s *stage) killUnderLoad(ctx context.Context, name string) error {
 	if s.report.WithdrawMS == nil || ms > *s.report.WithdrawMS {
 		s.report.WithdrawMS = &ms
 	}
-	s.screen.Step("the router dropped its routes after %.1f ms", ms)
+	s.screen.Step("traffic left it after %.1f ms", ms)
 	return s.rest(ctx, calmAfter)
 }
 

@@ -28,6 +28,8 @@ type Whole struct {
 	Duration time.Duration
 	// Busy says why this machine was too busy for a fair run; empty: it was not.
 	Busy string
+	// LeftOut events: a line for each reason.
+	LeftOut []string
 	// Kept are the directories of configs and logs, if something went wrong.
 	Kept []string
 }
@@ -68,6 +70,9 @@ func (w *Whole) print(output *lines, events []named) {
 	}
 	for _, problem := range w.Problems {
 		output.bad("FAILED %s", problem)
+	}
+	for _, left := range w.LeftOut {
+		output.line("left out: %s", left)
 	}
 	if w.Busy != "" {
 		output.line("this machine was too busy for a fair run: %s", w.Busy)

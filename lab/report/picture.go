@@ -226,7 +226,7 @@ func (r *Report) drawFigures(d *drawing, top int) {
 		{thousands(int(r.UnaccountedPackets)), "packets unaccounted for"},
 		{fmt.Sprint(r.ChecksumErrors), "wrong checksums, in all namespaces"},
 		{thousands(r.FlowsLookedUp), fmt.Sprintf("flows looked up, %d of them on two workers", r.FlowsSeenTwice)},
-		{withdrawn, "from SIGKILL to the deletion of the route"},
+		{withdrawn, "from SIGKILL until traffic had left"},
 	} {
 		y := top + 20 + i*32
 		d.text(figuresBegin+86, y, "figure end", "%s", figure[0])

@@ -15,8 +15,9 @@ type Report struct {
 	Events []EventResult `json:"events"`
 	// Shares of new connections in the last `steady`.
 	Shares []Share `json:"shares"`
-	// WithdrawMS is the longest time from a kill to the route's deletion at
-	// the router; null if no load balancer was killed under load.
+	// WithdrawMS is the longest time from a kill to the route's deletion at the
+	// router, or until no neighbour table of the client names the dead machine;
+	// null if no load balancer was killed under load.
 	WithdrawMS         *float64 `json:"withdraw_ms"`
 	UnaccountedPackets int64    `json:"unaccounted_packets"`
 

@@ -156,7 +156,7 @@ func (r *Report) printShares(out *lines) {
 
 func (r *Report) printRest(out *lines, packets map[string]uint64) {
 	if r.WithdrawMS != nil {
-		out.line("a killed load balancer's routes were gone from the router after %.1f ms", *r.WithdrawMS)
+		out.line("traffic had left a killed load balancer after %.1f ms", *r.WithdrawMS)
 	}
 	var each []string
 	for _, machine := range r.Machines {

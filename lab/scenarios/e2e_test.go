@@ -336,6 +336,19 @@ func TestWithoutAgentsOnlyWhatADeadLoadBalancerKnewBreaks(t *testing.T) {
 	}
 }
 
+func TestWithoutARouterAnotherLoadBalancerOwnsTheVIPsOfADeadOne(t *testing.T) {
+	o := events.Defaults()
+	o.Seed, o.Backends, o.Connections, o.Router = 4242, 3, 150, topology.NoRouter
+	o.Events = []string{"kill_load_balancer_after_change"}
+	report, _ := runDemo(t, "no-router", o)
+	if e := report.Events[0]; e.FailedAllowed != 0 || e.BrokenAllowed != 0 {
+		t.Errorf("nothing is allowed to break, but %+v", e)
+	}
+	if report.WithdrawMS == nil || *report.WithdrawMS <= 0 || *report.WithdrawMS > 2_000 {
+		t.Errorf("traffic left after %v ms", report.WithdrawMS)
+	}
+}
+
 // The demo judges shares and where flows are tracked itself; this is that it did.
 func TestOfThreeLoadBalancersEachFlowIsOnOneWorkerBackendsShareEvenlyAndOneMayDie(t *testing.T) {
 	o := events.Defaults()
