@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  rule 26487: mark 26487                               ─► table 26487: by the device; or unreachable
-//!  rule 26488: from our IPv4 address, reserved ports    ─► table 26488: by any link
+//!  rule 26488: from our IPv4 address, reserved ports    ─► table 26488: by any link, to nobody
 //!              from our IPv6 address, reserved ports    ─► table 26487
 //! ```
 //!
@@ -19,7 +19,9 @@
 //! IPv6 has no `rp_filter`. There it is for what the kernel sends without a socket,
 //! and so without a mark: it resets what still comes when a probe has closed its
 //! connection. By the way to the VIP such a packet would be traffic's, of some
-//! load balancer. (Those of IPv4 end on the link: the way back needs that route.)
+//! load balancer. Those of IPv4 have to go by links, as the way back needs that route: to a
+//! gateway that no machine is. Without a gateway the VIP's owner would answer, where
+//! that is on the link (VRRP), and get packets of connections that it does not know.
 //!
 //! Rules stay when the process ends; then the first lets no probe out.
 
@@ -29,7 +31,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::route::{
-    RouteAttribute, RouteHeader, RouteMessage, RouteNextHop, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags,
+    RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -44,6 +47,9 @@ pub const MARK: u32 = 0x6777;
 
 /// The table for their answers, and the preference of the rules for our ports.
 const ANSWERS: u32 = MARK + 1;
+
+/// An address that no machine has (RFC 1112 reserves it).
+const NOBODY: Ipv4Addr = Ipv4Addr::new(240, 0, 0, 1);
 
 /// Behind every other route of the table, of either family.
 const LAST: u32 = 4_278_198_272;
@@ -173,10 +179,14 @@ fn by_links(links: &BTreeSet<u32>) -> RouteMessage {
     let hop = |index: &u32| {
         let mut hop = RouteNextHop::default();
         hop.interface_index = *index;
+        hop.flags = RouteNextHopFlags::Onlink;
+        hop.attributes = vec![RouteAttribute::Gateway(RouteAddress::Inet(NOBODY))];
         hop
     };
     let hops = RouteAttribute::MultiPath(links.iter().map(hop).collect());
-    route(AddressFamily::Inet, RouteType::Unicast, ANSWERS, vec![hops])
+    let mut message = route(AddressFamily::Inet, RouteType::Unicast, ANSWERS, vec![hops]);
+    message.header.scope = RouteScope::Universe;
+    message
 }
 
 /// A default route.

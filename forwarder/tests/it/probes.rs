@@ -255,6 +255,26 @@ fn answers_come_whatever_rp_filter_and_routes_of_vips() {
     }
 }
 
+/// As its resets of probes' connections are.
+#[test]
+fn what_the_kernel_sends_without_a_socket_does_not_reach_the_vips_owner() {
+    if !root_or_skip("what_the_kernel_sends_without_a_socket_does_not_reach_the_vips_owner") {
+        return;
+    }
+    let net = net(); // whose backend answers ARP for the VIP, as an owner does
+    let mut forwarder = Forwarder::start(&net.balancer);
+    forwarder.set_plan(&plan(1, &ASSIGNED)).unwrap();
+    net.balancer.run("ip route add 203.0.113.0/24 dev eth1");
+    let owner = net.backend.inside(|| UdpSocket::bind(VIP).unwrap());
+    owner.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+    for (port, words) in [(20_000, "a reset"), (30_000, "a client's")] {
+        unmarked(&net, port, VIP).send(words.as_bytes()).unwrap();
+    }
+    let mut bytes = [0; 16];
+    let (length, _) = owner.recv_from(&mut bytes).unwrap();
+    assert_eq!(&bytes[..length], b"a client's");
+}
+
 #[test]
 fn the_device_and_its_rules_are_made_anew_and_go_on_with_a_successor() {
     if !root_or_skip("the_device_and_its_rules_are_made_anew_and_go_on_with_a_successor") {
