@@ -260,20 +260,16 @@ impl<R: FnMut(IpAddr) -> Vec<NextHop>> Building<'_, R> {
         profile: EncapProfile,
         family: Family,
     ) -> BackendTunnel {
-        let template = |hop| {
-            HeaderTemplate::new(self.plan, self.hash, address, hop, profile, family)
-                .expect("hops() gives none without a source")
-        };
-        match hops {
+        let template =
+            |hop| HeaderTemplate::new(self.plan, self.hash, address, hop, profile, family);
+        let templates: Vec<HeaderTemplate> = hops.iter().filter_map(template).collect();
+        match templates[..] {
             [] => BackendTunnel::default(),
-            [hop] => BackendTunnel { hops: 1, first: 0, template: template(hop) },
-            several => {
-                let templates: Vec<HeaderTemplate> = several.iter().map(template).collect();
+            [template] => BackendTunnel { hops: 1, first: 0, template },
+            [template, ..] => {
                 let first = self.further.len() as u32;
-                let tunnel =
-                    BackendTunnel { hops: templates.len() as u16, first, template: templates[0] };
-                self.further.extend(templates);
-                tunnel
+                self.further.extend(&templates);
+                BackendTunnel { hops: templates.len() as u16, first, template }
             }
         }
     }

@@ -4,7 +4,11 @@
 //! ```text
 //!  before   |Ethernet|inner IP ...........|padding|
 //!  after    |Ethernet|outer IP|tunnel|inner IP ...........|
+//!  l2       |Ethernet|IP, a hop less .....|
 //! ```
+//!
+//! Without a tunnel (`encap: l2`) the TTL or hop limit is lowered, so that machines which
+//! send each other the same packet do not do so for ever, and IPv4's checksum with it.
 //!
 //! All that does not depend on the packet is laid down once for a plan (see
 //! [`HeaderTemplate`]); what is left is a copy of constant length and a few fields.
@@ -50,7 +54,7 @@ impl EncapProfile {
     /// To another load balancer, which is `permitted` further encapsulations.
     #[must_use]
     pub fn to_balancer(permitted: RecursionLimit) -> EncapProfile {
-        let tunnel = TunnelProfile { encap: Encap::Gre, dscp: Dscp::Copy, option_bytes: 0 };
+        let tunnel = TunnelProfile { encap: Some(Encap::Gre), dscp: Dscp::Copy, option_bytes: 0 };
         EncapProfile { tunnel, recursion: permitted.0 }
     }
 }
@@ -74,27 +78,35 @@ pub struct HeaderTemplate {
     class_mask: u8,
     /// ... and those that are set.
     class_bits: u8,
-    /// From Ethernet on.
+    /// From Ethernet on: of the packet itself, where there is no outer IP header.
     front: [u8; FRONT_BYTES_MAX],
     /// Bytes of the longest option that may stand behind it.
     option_bytes: u8,
+    /// As the next hop has it.
+    is_destination: bool,
 }
 
 /// How long the headers behind Ethernet are: the family of the outer one, and
-/// words of 4 bytes between it and the inner packet.
+/// words of 4 bytes between it and the inner packet; or that there are none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Shape(u8);
 
 impl Shape {
     const V6: u8 = 1 << 3;
+    /// More words than any tunnel has.
+    const L2: u8 = 7;
 
-    fn of(encap: Encap, outer: Family) -> Shape {
+    fn of(encap: Option<Encap>, outer: Family) -> Shape {
+        let Some(encap) = encap else { return Shape(Shape::L2) };
         let words = (encap.front_bytes() / 4) as u8;
         Shape(if outer == Family::V6 { Shape::V6 | words } else { words })
     }
 
     /// Bytes of the headers behind Ethernet.
     fn bytes(self) -> usize {
+        if self.0 == Shape::L2 {
+            return 0;
+        }
         let ip = if self.0 & Shape::V6 == 0 { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
         ip + usize::from(self.0 & !Shape::V6) * 4
     }
@@ -123,6 +135,7 @@ impl Default for HeaderTemplate {
             udp: UdpHeader::None,
             front: [0; FRONT_BYTES_MAX],
             option_bytes: 0,
+            is_destination: false,
         }
     }
 }
@@ -138,7 +151,8 @@ pub fn has_source(plan: &Plan, destination: IpAddr) -> bool {
 
 impl HeaderTemplate {
     /// The headers for packets of family `inner` to `destination`. None: the
-    /// machine has no address of its family.
+    /// machine has no address of its family; or there is to be no tunnel, and the next hop
+    /// is a gateway.
     #[must_use]
     pub fn new(
         plan: &Plan,
@@ -149,12 +163,14 @@ impl HeaderTemplate {
         inner: Family,
     ) -> Option<HeaderTemplate> {
         let TunnelProfile { encap, dscp, option_bytes } = profile.tunnel;
+        let Some(encap) = encap else { return HeaderTemplate::of_link(hop, inner) };
         let (class_mask, class_bits) = traffic_class(dscp);
         let protocol = encap.protocol(inner);
         let mut template = HeaderTemplate {
             mtu: plan.tunnel.mtu_within(hop.mtu),
             device: hop.device,
-            shape: Shape::of(encap, Family::of(destination)),
+            is_destination: hop.is_destination,
+            shape: Shape::of(Some(encap), Family::of(destination)),
             option_bytes,
             class_mask,
             class_bits,
@@ -192,12 +208,32 @@ impl HeaderTemplate {
         Some(template)
     }
 
+    /// Ethernet's alone, which is the packet's own.
+    fn of_link(hop: &NextHop, family: Family) -> Option<HeaderTemplate> {
+        let mut template = HeaderTemplate {
+            mtu: hop.mtu,
+            device: hop.device,
+            is_destination: hop.is_destination,
+            shape: Shape(Shape::L2),
+            ..HeaderTemplate::default()
+        };
+        let link = ethernet::emit(hop.source, hop.destination, EtherType::of(family));
+        template.front[..link.len()].copy_from_slice(&link);
+        hop.is_destination.then_some(template)
+    }
+
     /// The next hop.
     #[must_use]
     pub fn next_hop(&self) -> NextHop {
         let address =
             |at: usize| MacAddress(*self.front[at..].first_chunk().expect("the header is longer"));
-        NextHop { device: self.device, source: address(6), destination: address(0), mtu: self.mtu }
+        NextHop {
+            device: self.device,
+            source: address(6),
+            destination: address(0),
+            mtu: self.mtu,
+            is_destination: self.is_destination,
+        }
     }
 
     /// The same for the kernel flow cache.
@@ -301,24 +337,29 @@ fn header_v6(source: u128, destination: u128, protocol: Protocol) -> [u8; ipv6::
     header.to_bytes()
 }
 
-/// The packet with its outer header does not fit the path.
+/// Why a packet was not encapsulated; the frame is unchanged then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExceedsMtu {
-    /// The longest inner packet that would fit.
-    pub mtu: u16,
+pub enum Unsendable {
+    /// With its outer header it does not fit the path.
+    TooBig {
+        /// The longest inner packet that would fit.
+        mtu: u16,
+    },
+    /// It may make no further hop, and would make one.
+    HopLimit,
 }
 
 /// Puts the outer header in front of the packet and cuts padding off.
 ///
 /// # Errors
-/// If the result does not fit the path's MTU; the frame is unchanged then.
+/// See [`Unsendable`].
 #[inline(always)]
 pub fn encapsulate(
     frame: &mut Frame<'_>,
     meta: &PacketMeta,
     hash: u64,
     template: &HeaderTemplate,
-) -> Result<(), ExceedsMtu> {
+) -> Result<(), Unsendable> {
     const V4: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
     const V6: usize = ethernet::HEADER_BYTES + ipv6::HEADER_BYTES;
     const { assert!(tunnel::FRONT_BYTES_MAX <= 4 * 4, "a shape is missing below") };
@@ -327,6 +368,7 @@ pub fn encapsulate(
         1 => wrap_v4::<{ V4 + 4 }>(frame, meta, hash, template),
         2 => wrap_v4::<{ V4 + 8 }>(frame, meta, hash, template),
         3 => wrap_v4::<{ V4 + 12 }>(frame, meta, hash, template),
+        Shape::L2 => readdress(frame, meta, template),
         4..Shape::V6 => wrap_v4::<{ V4 + 16 }>(frame, meta, hash, template),
         Shape::V6 => wrap_v6::<V6>(frame, meta, hash, template),
         9 => wrap_v6::<{ V6 + 4 }>(frame, meta, hash, template),
@@ -340,18 +382,18 @@ pub fn encapsulate(
 /// packets that carry such.
 ///
 /// # Errors
-/// If the result does not fit the path's MTU; the frame is unchanged then.
+/// See [`Unsendable`].
 pub fn encapsulate_with_options(
     frame: &mut Frame<'_>,
     meta: &PacketMeta,
     hash: u64,
     template: &HeaderTemplate,
     options: &[u8],
-) -> Result<(), ExceedsMtu> {
+) -> Result<(), Unsendable> {
     const { assert!(FRONT_BYTES_MAX + tunnel::OPTIONS_BYTES_MAX <= HEADROOM_BYTES) };
     let packet_bytes = meta.packet_bytes + options.len() as u16;
     if usize::from(packet_bytes) + template.shape.bytes() > usize::from(template.mtu) {
-        return Err(ExceedsMtu { mtu: template.inside_bytes_max() });
+        return Err(Unsendable::TooBig { mtu: template.inside_bytes_max() });
     }
     frame.truncate(ethernet::HEADER_BYTES + usize::from(meta.packet_bytes));
     let front = frame.replace_front(ethernet::HEADER_BYTES, ethernet::HEADER_BYTES + options.len());
@@ -376,7 +418,7 @@ fn wrap_v4<const FRONT: usize>(
     meta: &PacketMeta,
     hash: u64,
     template: &HeaderTemplate,
-) -> Result<(), ExceedsMtu> {
+) -> Result<(), Unsendable> {
     let (to, packet_bytes) = front::<FRONT>(frame, meta, template)?;
     let class = meta.traffic_class & template.class_mask | template.class_bits;
     let mut sum = template.sum + u32::from(class) + u32::from(packet_bytes);
@@ -401,7 +443,7 @@ fn wrap_v6<const FRONT: usize>(
     meta: &PacketMeta,
     hash: u64,
     template: &HeaderTemplate,
-) -> Result<(), ExceedsMtu> {
+) -> Result<(), Unsendable> {
     let (to, packet_bytes) = front::<FRONT>(frame, meta, template)?;
     let class = meta.traffic_class & template.class_mask | template.class_bits;
     let payload_bytes = packet_bytes - ipv6::HEADER_BYTES as u16;
@@ -416,6 +458,50 @@ fn wrap_v6<const FRONT: usize>(
     Ok(())
 }
 
+/// Addresses the frame to the next hop, and takes a hop from its packet.
+fn readdress(
+    frame: &mut Frame<'_>,
+    meta: &PacketMeta,
+    template: &HeaderTemplate,
+) -> Result<(), Unsendable> {
+    const HOPS: [usize; 2] = [8, 7];
+    let hops_at = ethernet::HEADER_BYTES + HOPS[meta.family as usize];
+    if frame.bytes()[hops_at] <= 1 {
+        return Err(Unsendable::HopLimit);
+    }
+    front::<{ ethernet::HEADER_BYTES }>(frame, meta, template)?;
+    let packet = &mut frame.bytes_mut()[ethernet::HEADER_BYTES..];
+    packet[hops_at - ethernet::HEADER_BYTES] -= 1;
+    match meta.family {
+        Family::V4 => {
+            // RFC 1141: what is taken from the sum is added to its complement.
+            let sum = u16::from_be_bytes([packet[10], packet[11]]);
+            let (sum, carry) = sum.overflowing_add(1 << 8);
+            let sum = sum.wrapping_add(u16::from(carry || sum == 0xffff));
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            if packet[1] != meta.traffic_class {
+                set_class_v4(packet, meta.traffic_class);
+            }
+        }
+        Family::V6 => {
+            let [high, low] = [meta.traffic_class >> 4, meta.traffic_class << 4];
+            packet[0] = 6 << 4 | high;
+            packet[1] = packet[1] & 0xf | low;
+        }
+    }
+    Ok(())
+}
+
+/// The mark of congestion that a tunnel met in which the packet came (RFC 6040).
+#[cold]
+fn set_class_v4(packet: &mut [u8], traffic_class: u8) {
+    packet[1] = traffic_class;
+    packet[10..12].fill(0);
+    let header_bytes = usize::from(packet[0] & 0xf) * 4;
+    let sum = checksum::finish(checksum::sum(&packet[..header_bytes]));
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
 /// Makes room in front of the inner packet if it fits, cuts padding off, and
 /// writes what does not depend on the packet. Gives the headers behind
 /// Ethernet, and the length of the whole packet. `FRONT`: with Ethernet.
@@ -424,11 +510,11 @@ fn front<'f, const FRONT: usize>(
     frame: &'f mut Frame<'_>,
     meta: &PacketMeta,
     template: &HeaderTemplate,
-) -> Result<(&'f mut [u8], u16), ExceedsMtu> {
+) -> Result<(&'f mut [u8], u16), Unsendable> {
     let outer_bytes = FRONT - ethernet::HEADER_BYTES;
     let packet_bytes = usize::from(meta.packet_bytes) + outer_bytes;
     if packet_bytes > usize::from(template.mtu) {
-        return Err(ExceedsMtu { mtu: template.inside_bytes_max() });
+        return Err(Unsendable::TooBig { mtu: template.inside_bytes_max() });
     }
     let front = frame
         .replace_ends::<FRONT>(ethernet::HEADER_BYTES, usize::from(meta.packet_bytes))

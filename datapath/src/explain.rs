@@ -12,6 +12,7 @@ use crate::decide::{
     Known, ServiceRules, Signal, TrackedBy, Why, choose_by_tables, choose_untracked,
 };
 use crate::drop_reason::DropReason;
+use crate::encapsulate::Unsendable;
 use crate::flow_hash::FlowHash;
 use crate::multipath::{FLAGS_OFFSET, Selection};
 use crate::next_hop::NextHop;
@@ -142,7 +143,8 @@ pub fn explain(
         Ok(()) => {
             told.outer = frame.bytes()[..frame.len() - usize::from(meta.packet_bytes)].to_vec();
         }
-        Err(_) => told.end = Some(DropReason::TooBig),
+        Err(Unsendable::HopLimit) => told.end = Some(DropReason::HopLimit),
+        Err(Unsendable::TooBig { .. }) => told.end = Some(DropReason::TooBig),
     }
     told
 }

@@ -15,4 +15,6 @@ pub struct NextHop {
     pub destination: MacAddress,
     /// The longest IP packet that fits, in bytes.
     pub mtu: u16,
+    /// It is the destination itself, and no gateway to it.
+    pub is_destination: bool,
 }

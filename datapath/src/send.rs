@@ -7,7 +7,7 @@ use crate::clock::Now;
 use crate::counters::Counters;
 use crate::drop_reason::DropReason;
 use crate::encapsulate::{
-    ExceedsMtu, HeaderTemplate, IPV6_BYTES_MIN, encapsulate, encapsulate_with_options,
+    HeaderTemplate, IPV6_BYTES_MIN, Unsendable, encapsulate, encapsulate_with_options,
 };
 use crate::flow_hash::FlowHash;
 use crate::fragmentation;
@@ -87,7 +87,7 @@ impl OuterHeaders<'_> {
         frame: &mut Frame<'_>,
         meta: &PacketMeta,
         hash: u64,
-    ) -> Result<(), ExceedsMtu> {
+    ) -> Result<(), Unsendable> {
         match self.options {
             None => encapsulate(frame, meta, hash, self.template),
             Some(options) => encapsulate_with_options(frame, meta, hash, self.template, options),
@@ -108,11 +108,12 @@ pub fn send<'m, 'a>(
 ) -> Result<Verdict, DropReason> {
     match outer.encapsulate(frame, meta, hash) {
         Ok(()) => Ok(Verdict::Send(outer.template.device)),
-        Err(exceeds) => {
+        Err(Unsendable::HopLimit) => Err(DropReason::HopLimit),
+        Err(Unsendable::TooBig { mtu }) => {
             let headers = headers_of(frame, *meta);
             match remedy(&headers) {
-                Remedy::Answer => answer(frame, &headers, exceeds, answering(&headers)),
-                Remedy::Fragment => send_pieces(frame, &headers, hash, exceeds, outer, outbox),
+                Remedy::Answer => answer(frame, &headers, mtu, answering(&headers)),
+                Remedy::Fragment => send_pieces(frame, &headers, hash, mtu, outer, outbox),
                 Remedy::Drop => Err(DropReason::TooBig),
             }
         }
@@ -172,14 +173,14 @@ pub(crate) fn redirect<'m>(
 fn answer(
     frame: &mut Frame<'_>,
     headers: &Headers,
-    exceeds: ExceedsMtu,
+    mtu: u16,
     answering: Answering<'_>,
 ) -> Result<Verdict, DropReason> {
     let back = answering.return_paths.of(frame, headers.key.family);
     let mtu = match headers.key.family {
-        Family::V4 => exceeds.mtu,
+        Family::V4 => mtu,
         // Less is no answer: hosts ignore it (RFC 8201 section 4).
-        Family::V6 => exceeds.mtu.max(IPV6_BYTES_MIN),
+        Family::V6 => mtu.max(IPV6_BYTES_MIN),
     };
     let answered = headers.packet_bytes > mtu
         && reply::may_answer(headers)
@@ -197,7 +198,7 @@ fn send_pieces<'m>(
     frame: &mut Frame<'_>,
     headers: &Headers,
     hash: u64,
-    exceeds: ExceedsMtu,
+    mtu: u16,
     outer: OuterHeaders<'_>,
     outbox: &mut Outbox<'m>,
 ) -> Result<Verdict, DropReason> {
@@ -207,16 +208,11 @@ fn send_pieces<'m>(
             .encapsulate(frame, &PacketMeta { packet_bytes, ..headers.meta() }, hash)
             .expect("pieces are cut to fit")
     };
-    let first_bytes = fragmentation::split(
-        frame,
-        headers,
-        exceeds.mtu,
-        outbox,
-        |outbox, mut piece, packet_bytes| {
+    let first_bytes =
+        fragmentation::split(frame, headers, mtu, outbox, |outbox, mut piece, packet_bytes| {
             wrap(&mut piece, packet_bytes);
             outbox.push(Kind::Fragment.into(), Some(device), piece);
-        },
-    );
+        });
     wrap(frame, first_bytes.ok_or(DropReason::TooBig)?);
     Ok(Verdict::Send(device))
 }

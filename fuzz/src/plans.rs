@@ -85,7 +85,7 @@ fn peer(number: u8, healthy: bool) -> proto::Peer {
 /// A service and a group of its own, which it names unless the choices say
 /// that it shares the first service's.
 fn service(name: &str, vips: Vec<Vip>, choices: &mut Bytes<'_>) -> (proto::Service, proto::Group) {
-    const ENCAPS: [Encap; 4] = [Encap::Gre, Encap::Ipip, Encap::Gue, Encap::Geneve];
+    const ENCAPS: [Encap; 5] = [Encap::Gre, Encap::Ipip, Encap::Gue, Encap::Geneve, Encap::L2];
     let (how, rules) = (choices.byte(), choices.byte());
     let states = u16::from_le_bytes([choices.byte(), choices.byte()]);
     let spill = name == "suffix" && rules & 128 != 0;
@@ -94,7 +94,7 @@ fn service(name: &str, vips: Vec<Vip>, choices: &mut Bytes<'_>) -> (proto::Servi
         .enumerate()
         .map(|(index, (name, _))| member(name, states >> (index * 4)))
         .collect();
-    let encap = ENCAPS[usize::from(how & 3)];
+    let encap = ENCAPS[usize::from(how) % ENCAPS.len()];
     let is_stateless = encap == Encap::Geneve && how >> 3 & 3 == 3;
     let has_second_chance = encap == Encap::Geneve && !is_stateless;
     let selects_by = if is_stateless { how >> 5 & 3 } else { 0 };

@@ -68,6 +68,8 @@ pub struct NextHop {
     pub mtu: u32,
     /// Share among the next hops of a multipath route; at least 1.
     pub weight: u16,
+    /// The backend is on the link, and reached through no gateway.
+    pub is_backend: bool,
 }
 
 /// Why nothing can be sent to a backend.

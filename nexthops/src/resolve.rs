@@ -87,7 +87,14 @@ fn resolve_hop(
     })?;
     let route_mtu = hop.mtu.filter(|_| !(hop.is_default && wanted.ignores_default_mtu));
     let mtu = route_mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
-    Ok(NextHop { device, source, destination, mtu, weight: hop.weight })
+    Ok(NextHop {
+        device,
+        source,
+        destination,
+        mtu,
+        weight: hop.weight,
+        is_backend: hop.gateway.is_none(),
+    })
 }
 
 /// A backend without a gateway is its own neighbour.

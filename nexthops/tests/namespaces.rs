@@ -108,6 +108,7 @@ fn backends_on_the_link_resolve_without_traffic() {
         destination: mac(side, "eth0"),
         mtu: 1500,
         weight: 1,
+        is_backend: true,
     };
     assert_eq!(hops(&snapshot, "10.0.0.2"), [expected(0, "eth0", &net.left)]);
     assert_eq!(hops(&snapshot, "2001:db8:1::2"), [expected(1, "eth1", &net.right)]);

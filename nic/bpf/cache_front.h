@@ -29,6 +29,8 @@
 /* Above the number of these words. */
 #define SHAPE_V6 (1 << 3)
 #define SHAPE_UDP (1 << 4)
+/* No outer IP header: the frame gets the next hop's addresses, its packet a hop less. */
+#define SHAPE_L2 7
 
 #define ADDED_BYTES_V4(words) (sizeof(struct iphdr) + 4 * (words))
 #define ADDED_BYTES_V6(words) (sizeof(struct ipv6hdr) + 4 * (words))
@@ -147,10 +149,53 @@ static __always_inline int wrap_v6(void *ctx, const enum hook hook, const struct
 	return 1;
 }
 
+/* Takes a hop from the packet, which is plain: it has one. What is taken from the sum of IPv4's
+ * header is added to its complement (RFC 1141), so that a sum over all of it stays. */
+static __always_inline int take_hop(void *ctx, const enum hook hook, struct ethhdr *eth)
+{
+	void *end = frame_end(ctx, hook);
+	struct iphdr *ip = (void *)(eth + 1);
+	struct ipv6hdr *ip6 = (void *)(eth + 1);
+	__u32 sum;
+
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		if ((void *)(ip + 1) > end)
+			return 0;
+		ip->ttl--;
+		sum = (__u32)bpf_ntohs(ip->check) + 0x100;
+		ip->check = bpf_htons(sum + (sum >= 0xffff));
+		return 1;
+	}
+	if ((void *)(ip6 + 1) > end)
+		return 0;
+	ip6->hop_limit--;
+	if (hook == TC)
+		bpf_csum_update(ctx, bpf_htons(0xfffe));
+	return 1;
+}
+
+/* Addresses the frame to the next hop. */
+static __always_inline int readdress(void *ctx, const enum hook hook, const struct outer *outer)
+{
+	struct ethhdr *eth = frame_start(ctx, hook);
+
+	if ((void *)(eth + 1) > frame_end(ctx, hook) || !take_hop(ctx, hook, eth))
+		return 0;
+	/* take_hop's last call may have moved the packet, for all that the verifier knows. */
+	eth = frame_start(ctx, hook);
+	if ((void *)(eth + 1) > frame_end(ctx, hook))
+		return 0;
+	*(__u64 *)eth = outer->front[0];
+	*(__u32 *)((void *)eth + 8) = (__u32)outer->front[1];
+	return 1;
+}
+
 static __always_inline int wrap(void *ctx, const enum hook hook, const struct outer *outer, __u8 class,
 				__u32 packet_bytes)
 {
 	switch (outer->shape) {
+	case SHAPE_L2:
+		return readdress(ctx, hook, outer);
 	case 0:
 		return wrap_v4(ctx, hook, outer, class, packet_bytes, 0);
 	case SHAPE_UDP | GUE_WORDS:

@@ -19,6 +19,9 @@
 /* An IP packet of the tracer has this length (datapath/src/trace.rs). */
 #define TRACED_PACKET_BYTES 227
 
+/* A TTL or hop limit that cannot be lowered. */
+#define LAST_HOP 1
+
 #define IPV4_VERSION_AND_LENGTH 0x45
 #define IPV4_DONT_FRAGMENT 0x4000
 #define IPV6_VERSION 6
@@ -105,7 +108,7 @@ static __always_inline int read_plain_v4(struct plain *plain, const struct sourc
 	packet_bytes = bpf_ntohs(ip->tot_len);
 	if (*(const __u8 *)ip != IPV4_VERSION_AND_LENGTH || ip->frag_off & ~bpf_htons(IPV4_DONT_FRAGMENT))
 		return 0;
-	if (packet_bytes == TRACED_PACKET_BYTES || packet_bytes > from->bytes)
+	if (packet_bytes == TRACED_PACKET_BYTES || packet_bytes > from->bytes || ip->ttl <= LAST_HOP)
 		return 0;
 	if (fold((__u64)words[0] + words[1] + words[2] + words[3] + words[4]) != 0xffff)
 		return 0;
@@ -139,7 +142,7 @@ static __always_inline int read_plain_v6(struct plain *plain, const struct sourc
 	packet_bytes = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	if (start >> 28 != IPV6_VERSION || packet_bytes == TRACED_PACKET_BYTES)
 		return 0;
-	if (packet_bytes > 0xffff || packet_bytes > from->bytes)
+	if (packet_bytes > 0xffff || packet_bytes > from->bytes || ip->hop_limit <= LAST_HOP)
 		return 0;
 	if (!is_plain_payload(plain, ip->nexthdr, ip + 1, end, sizeof(*ip), packet_bytes))
 		return 0;

@@ -53,14 +53,26 @@ pub struct SecondChance {
 /// How packets travel to backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TunnelProfile {
-    /// The encapsulation.
-    pub encap: Encap,
+    /// The encapsulation; None, which configs call [`L2`]: frames go to the backend's
+    /// Ethernet address.
+    pub encap: Option<Encap>,
     /// The outer header's DSCP.
     pub dscp: Dscp,
     /// Bytes of the longest option that a packet may carry. What is reported to
     /// clients as MTU always leaves room for it, lest a connection breaks when the
     /// first of its packets has to carry one.
     pub option_bytes: u8,
+}
+
+/// What no encapsulation is called in configs.
+pub const L2: &str = "l2";
+
+impl TunnelProfile {
+    /// Its encapsulation's name in configs.
+    #[must_use]
+    pub fn encap_name(&self) -> &'static str {
+        self.encap.map_or(L2, Encap::name)
+    }
 }
 
 /// Another cluster's prefix: packets go to the address there that has the

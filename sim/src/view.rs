@@ -18,7 +18,7 @@ pub const NEXT_HOP: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
 #[must_use]
 pub fn next_hop(mtu: u16) -> NextHop {
     let device = DeviceIndex(0);
-    NextHop { device, source: OWN, destination: NEXT_HOP, mtu }
+    NextHop { device, source: OWN, destination: NEXT_HOP, mtu, is_destination: true }
 }
 
 /// A view for `workers` workers, in which `resolve` names the next hops

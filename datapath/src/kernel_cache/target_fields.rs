@@ -11,7 +11,8 @@
 //!  word 11-15 zero
 //!
 //!  shape      7 .. 5  4        3             2 ..................... 0
-//!             zero    UDP      IPv6 outside  words between IP and the inner packet
+//!             zero    UDP      IPv6 outside  words between IP and the inner packet;
+//!                                 7: no outer IP, but the packet's own Ethernet header
 //! ```
 //!
 //! *Egress* is zero where packets leave by the device that they came in by, and else the

@@ -1,7 +1,7 @@
 //! From the kernel's next hops to the datapath's egress, and what there is to
 //! say about it: who cannot be reached, and which packets will not fit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use datapath::encapsulate::{IPV6_BYTES_MIN, overhead_bytes};
@@ -79,20 +79,23 @@ pub fn way_back_warning(plan: &Plan, snapshot: &Snapshot) -> Option<String> {
     })
 }
 
-/// Active backends without a next hop.
+/// Active backends without a next hop that serves their services.
 #[must_use]
 pub fn unresolved(plan: &Plan, snapshot: &Snapshot) -> Vec<UnresolvedBackend> {
     let active = active_backends(plan);
-    let missing = |(address, result): (&IpAddr, &Result<_, next_hops::Unresolved>)| {
-        result.as_ref().err().map(|why| (*address, why.to_string()))
-    };
-    let missing: BTreeMap<IpAddr, String> = snapshot.backends.iter().filter_map(missing).collect();
+    let addressed = addressed_backends(plan);
     let backends = plan.backends().filter(|backend| active.contains(&backend.id));
     backends
         .filter_map(|backend| {
-            let why = match snapshot.backends.contains_key(&backend.address) {
-                true => missing.get(&backend.address)?.clone(),
-                false => "not looked up yet".to_owned(),
+            let why = match snapshot.backends.get(&backend.address) {
+                None => "not looked up yet".to_owned(),
+                Some(Err(why)) => why.to_string(),
+                Some(Ok(hops)) if hops.iter().any(|hop| hop.is_backend) => return None,
+                Some(Ok(_)) if !addressed.contains(&backend.id) => return None,
+                Some(Ok(_)) => "its route has a gateway, and `encap: l2` of a service of its \
+                                reaches backends in the same segment only: take a tunnel, or \
+                                give the backend an address on the link"
+                    .to_owned(),
             };
             Some(UnresolvedBackend {
                 name: backend.name.clone(),
@@ -234,6 +237,12 @@ fn narrowest(plan: &Plan, service: &Service, snapshot: &Snapshot) -> Option<Narr
     narrow.min_by_key(|narrow| narrow.mtu)
 }
 
+/// Those that frames are addressed to, of services without a tunnel.
+fn addressed_backends(plan: &Plan) -> BTreeSet<BackendId> {
+    let services = plan.services().filter(|service| service.tunnel.encap.is_none());
+    services.flat_map(|service| service.group.members()).map(|member| member.backend).collect()
+}
+
 fn active_backends(plan: &Plan) -> BTreeSet<BackendId> {
     let members = plan.groups.iter().flat_map(|group| group.members());
     members
@@ -265,6 +274,7 @@ fn next_hop(hop: &next_hops::NextHop) -> NextHop {
         source: MacAddress(hop.source),
         destination: MacAddress(hop.destination),
         mtu: hop.mtu.min(u32::from(u16::MAX)) as u16,
+        is_destination: hop.is_backend,
     }
 }
 
@@ -276,7 +286,14 @@ mod tests {
     use super::*;
 
     fn hop(device: u32, weight: u16) -> next_hops::NextHop {
-        next_hops::NextHop { device, source: [0; 6], destination: [0; 6], mtu: 1500, weight }
+        next_hops::NextHop {
+            device,
+            source: [0; 6],
+            destination: [0; 6],
+            mtu: 1500,
+            weight,
+            is_backend: true,
+        }
     }
 
     fn devices(hops: &[next_hops::NextHop]) -> Vec<u8> {
@@ -396,6 +413,41 @@ mod tests {
             "{texts:?}"
         );
         assert_eq!(texts.len(), 2);
+    }
+
+    #[test]
+    fn without_a_tunnel_a_backend_behind_a_gateway_is_not_reached() {
+        let service = |name: &str, vip: &str, encap: &str| json!({"name": name, "group": name, "encap": encap, "vips": [{"address": vip}]});
+        let group = |name: &str, backend: &str| {
+            let member = json!({"backend": backend, "weight": 1, "state": "BACKEND_STATE_ACTIVE"});
+            json!({"name": name, "members": [member]})
+        };
+        let message = json!({
+            "generation": "1",
+            "cluster": {"name": "test", "keyId": "derived"},
+            "machine": {"name": "lb", "addresses": ["10.0.0.1"]},
+            "backends": [
+                {"name": "near", "address": "10.1.0.1"},
+                {"name": "far", "address": "10.1.0.2"},
+                {"name": "far-in-gre", "address": "10.1.0.3"},
+            ],
+            "groups": [group("a", "near"), group("b", "far"), group("c", "far-in-gre")],
+            "services": [
+                service("a", "203.0.113.1", "ENCAP_L2"),
+                service("b", "203.0.113.2", "ENCAP_L2"),
+                service("c", "203.0.113.3", "ENCAP_GRE"),
+            ],
+        });
+        let plan = Planner::default().plan(serde_json::from_value(message).unwrap()).unwrap();
+        let mut snapshot = Snapshot::default();
+        for (address, is_backend) in [(1, true), (2, false), (3, false)] {
+            let hops = vec![next_hops::NextHop { is_backend, ..hop(0, 1) }];
+            snapshot.backends.insert(Ipv4Addr::new(10, 1, 0, address).into(), Ok(hops));
+        }
+        let unresolved = unresolved(&plan, &snapshot);
+        assert_eq!(unresolved.len(), 1, "{unresolved:?}");
+        assert_eq!(unresolved[0].name, "far");
+        assert!(unresolved[0].why.contains("take a tunnel"), "{unresolved:?}");
     }
 
     #[test]

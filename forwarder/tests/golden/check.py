@@ -5,7 +5,7 @@
 
 By scapy, for every frame that was sent: the outer header is right (checksum, lengths, TTL, "do not fragment",
 addresses of the plan), DSCP and ECN are those wanted, and the inner packet is the input's, bit by bit (or its pieces
-put together again are). For every answer: it goes from the VIP to the client, with right checksums. For every frame
+put together again are); without a tunnel the packet is the input's but for one hop. For every answer: it goes from the VIP to the client, with right checksums. For every frame
 redirected, and every copy: it goes to a peer or to another cluster, with the recursion control that it must have.
 Of a stateless service also the backend and the route option are those of the flow's bucket, which is worked out here;
 or the backend is the one that a QUIC connection id names, or of Multipath TCP that of the key or token, and SYNs carry
@@ -290,6 +290,17 @@ def header_checksum_is_right(packet):
     return IP(bytes(again)).chksum == packet.chksum
 
 
+def a_hop_before(packet):
+    """What the packet was before its TTL or hop limit was lowered."""
+    if packet[0] >> 4 == 6:
+        return packet[:7] + bytes([packet[7] + 1]) + packet[8:]
+    before = IP(packet)
+    demand("the checksum is right", header_checksum_is_right(before), True)
+    before.ttl += 1
+    del before.chksum
+    return bytes(before)
+
+
 def check_outer(outer, plan, targets):
     wanted_source = ipaddress.ip_address(outer.src)
     if not any(wanted_source in net for net in plan.sources if net.version == wanted_source.version):
@@ -529,6 +540,9 @@ class Folder:
         link = Ether(frame)
         demand("Ethernet addresses", (link.src, link.dst), (OUR_MAC, NEXT_HOP_MAC))
         outer = link.payload
+        if self.plan.common(destination(network(frame)), "encap", "ENCAP_GRE") == "ENCAP_L2":
+            demand("Ethernet's payload ends with the packet", len(frame), 14 + len(network(frame)))
+            return a_hop_before(network(frame))
         check_outer(outer, self.plan, self.plan.backends)
         encap, entropy, inner, options = unwrap(outer, self.plan)
         to = destination(inner)

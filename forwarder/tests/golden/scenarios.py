@@ -457,6 +457,14 @@ def ipip_carries_either_family_in_either(c):
 
 
 @scenario
+def without_a_tunnel_packets_are_addressed_to_their_backend(c):
+    every_combination(c)
+    for to in ("203.0.113.44", "2001:db8:f::64"):
+        hops = {"hlim": 1} if ":" in to else {"ttl": 1}
+        c.add("hop_limit", "its last hop was this one", udp(to=to, **hops))
+
+
+@scenario
 def gue_carries_either_family_in_either(c):
     every_combination(c)
 

@@ -36,6 +36,7 @@ use crate::ids::{BackendId, Ids, ServiceId};
 use crate::matching::VipsBuilder;
 use crate::peers::{Ingress, Peer};
 use crate::plan::{Match, Plan};
+use crate::service::L2;
 use crate::service::{Backend, Service, TunnelProfile};
 use crate::{limits, proto};
 
@@ -62,8 +63,9 @@ pub fn features() -> Vec<String> {
         "tunnel-mtu",
         "udp6-checksum",
     ];
-    let encaps = Encap::ALL.iter().filter(|encap| **encap != Encap::Gre);
-    let mut features: Vec<String> = encaps.map(|encap| format!("encap-{}", encap.name())).collect();
+    let encaps = Encap::ALL.iter().filter(|encap| **encap != Encap::Gre).map(|encap| encap.name());
+    let mut features: Vec<String> =
+        encaps.chain([L2]).map(|name| format!("encap-{name}")).collect();
     features.extend(others.map(str::to_owned));
     features.sort_unstable();
     features

@@ -21,7 +21,7 @@ use crate::matching::{AddressInfo, Matched, low_mask};
 use crate::quic_lb::QuicLb;
 use crate::select::maglev;
 use crate::service::{
-    Affinity, Dscp, SecondChance, Service, SpillTo, Timeouts, Tracking, TunnelProfile,
+    Affinity, Dscp, L2, SecondChance, Service, SpillTo, Timeouts, Tracking, TunnelProfile,
 };
 use crate::text::parse_prefix;
 use crate::{limits, proto};
@@ -297,15 +297,16 @@ fn timeouts(path: &str, message: proto::IdleTimeouts) -> Result<Timeouts, PlanEr
 }
 
 /// The contract names tunnels as `wire` does.
-fn encap(path: &str, message: &proto::Service) -> Result<Encap, PlanError> {
+fn encap(path: &str, message: &proto::Service) -> Result<Option<Encap>, PlanError> {
     encap_of(&format!("{path}.encap"), message.encap())
 }
 
-/// The encapsulation of a choice, which the field of that path has.
-pub(super) fn encap_of(path: &str, choice: proto::Encap) -> Result<Encap, PlanError> {
+/// The encapsulation of a choice, which the field of that path has; None: none.
+pub(super) fn encap_of(path: &str, choice: proto::Encap) -> Result<Option<Encap>, PlanError> {
     let name = crate::word(choice.as_str_name(), "ENCAP_");
     match Encap::by_name(&name) {
-        Some(encap) => Ok(encap),
+        None if name == L2 => Ok(None),
+        Some(encap) => Ok(Some(encap)),
         None => refuse(path, format!("`{name}` is not yet supported")),
     }
 }

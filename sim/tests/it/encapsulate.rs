@@ -194,6 +194,75 @@ fn gue_and_geneve_travel_in_udp_without_checksum() {
     }
 }
 
+/// To its Ethernet address, and a hop less.
+fn by_link(mut packet: Vec<u8>) -> Vec<u8> {
+    packet[..12].copy_from_slice(&[2, 0, 0, 0, 0, 0xfe, 2, 0, 0, 0, 0, 1]);
+    if packet[14] >> 4 == 6 {
+        packet[21] -= 1;
+        return packet;
+    }
+    packet[22] -= 1;
+    packet[24..26].fill(0);
+    let sum = wire::checksum::finish(wire::checksum::sum(&packet[14..34]));
+    packet[24..26].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+fn set_hops(packet: &mut [u8], hops: u8) {
+    let hops_at = if packet[14] >> 4 == 6 { 21 } else { 22 };
+    packet[hops_at] = hops + 1;
+    let as_sent = by_link(packet.to_vec());
+    packet[14..].copy_from_slice(&as_sent[14..]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn without_a_tunnel_a_packet_is_addressed_to_its_backend_and_one_hop_older(
+        is_v6: bool, backend_v6: bool, traffic_class: u8, hops in 1u8..=254,
+        payload in proptest::collection::vec(any::<u8>(), 0..300), padding in 0usize..30,
+    ) {
+        let mut machine = machine(backend_v6, |plan| plan.services[0].set_encap(proto::Encap::L2));
+        let mut before = packet(is_v6, traffic_class, &payload);
+        set_hops(&mut before, hops);
+        let mut padded = before.clone();
+        padded.resize(before.len() + padding, 0xee);
+        let (verdict, _, after) = machine.forward(0, &padded);
+        if hops == 1 {
+            prop_assert_eq!(verdict, Verdict::Drop(DropReason::HopLimit));
+            return Ok(());
+        }
+        prop_assert!(matches!(verdict, Verdict::Send(_)));
+        prop_assert_eq!(after, by_link(before));
+    }
+}
+
+#[test]
+fn without_a_tunnel_a_packet_has_all_of_the_links_mtu_and_no_gateway() {
+    for backend_v6 in [false, true] {
+        let l2 = |plan: &mut proto::Plan| plan.services[0].set_encap(proto::Encap::L2);
+        let mut machine = machine(backend_v6, l2);
+        let longest = packet(false, 0, &vec![7; 1600 - 28]);
+        let (_, _, after) = machine.forward(0, &longest);
+        assert_eq!(after, by_link(longest));
+        machine.originated.clear();
+        let mut longer = packet(false, 0, &vec![7; 1600 - 27]);
+        longer[20..22].fill(0); // it may be fragmented
+        set_hops(&mut longer, 60);
+        let (_, _, first) = machine.forward(0, &longer);
+        assert_eq!(machine.originated.len(), 1, "the second piece");
+        for piece in [&first, &machine.originated[0].bytes] {
+            assert_eq!((piece[22], &piece[..6]), (59, &[2, 0, 0, 0, 0, 0xfe][..]));
+            assert_eq!(wire::checksum::fold(wire::checksum::sum(&piece[14..34])), 0xffff);
+        }
+        let gateway = NextHop { is_destination: false, ..common::hop(1600) };
+        machine.set_next_hops(|_| vec![gateway]);
+        let verdict = machine.forward(0, &packet(false, 0, b"")).0;
+        assert_eq!(verdict, Verdict::Drop(DropReason::NoNeighbour));
+    }
+}
+
 #[test]
 fn the_udp_checksum_over_ipv6_is_computed_where_wanted() {
     let wanted = proto::Tunnel { udp6_checksum: true, ..Default::default() };

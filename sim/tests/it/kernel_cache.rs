@@ -30,11 +30,16 @@ const CONNECTIONS: u64 = 10_000;
 const DEVICES: usize = 3;
 const LOOPBACK: u32 = 1;
 const MTUS: [u16; 3] = [1500, 1400, 200];
-/// Of each encapsulation's headers behind Ethernet, over IPv4; over IPv6 20 more.
-const OUTER_BYTES: [u16; 4] = [24, 20, 32, 36];
+/// Of each encapsulation's headers behind Ethernet, over IPv4; of tunnels over IPv6 20 more.
+const OUTER_BYTES: [u16; 5] = [24, 20, 32, 36, 0];
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::TrafficControl];
-const ENCAPS: [proto::Encap; 4] =
-    [proto::Encap::Gre, proto::Encap::Ipip, proto::Encap::Gue, proto::Encap::Geneve];
+const ENCAPS: [proto::Encap; 5] = [
+    proto::Encap::Gre,
+    proto::Encap::Ipip,
+    proto::Encap::Gue,
+    proto::Encap::Geneve,
+    proto::Encap::L2,
+];
 
 /// A machine with the filter in front of it, and one that forwards by the
 /// specification alone.
@@ -383,7 +388,7 @@ fn only_plain_data_of_ipv6_is_the_kernels() {
             data.clone(),
             // Traffic class, flow label, hop limit.
             changed(data.clone(), |frame| frame[14..18].copy_from_slice(&[0x6b, 0xb1, 0x23, 0x45])),
-            changed(data.clone(), |frame| frame[21] = 1),
+            changed(data.clone(), |frame| frame[21] = 2),
             changed(data.clone(), |frame| frame[67] = 0x18),
             [data.clone(), vec![0xee; 9]].concat(),
             [datagram.clone(), vec![0; 20]].concat(),
@@ -451,7 +456,8 @@ fn every_encapsulation_of_both_families_is_the_kernels_up_to_the_longest_packet_
         all.flat_map(|one| [false, true].map(|is_outer_v6| (one, is_outer_v6)))
     {
         for mut pair in pairs_or_skip(test, over(encap, is_outer_v6)) {
-            let outer_bytes = outer_bytes + if is_outer_v6 { 20 } else { 0 };
+            let is_tunnel = encap != proto::Encap::L2;
+            let outer_bytes = outer_bytes + if is_tunnel && is_outer_v6 { 20 } else { 0 };
             for port in 0..4 {
                 let flow = |kind| [tcp(client(0), port, kind), tcp_v6(client_v6(0), port, kind)];
                 for (first, data) in flow(Tcp::Syn).iter().zip(flow(Tcp::Ack)) {
@@ -459,7 +465,10 @@ fn every_encapsulation_of_both_families_is_the_kernels_up_to_the_longest_packet_
                     let case = format!("{encap:?} over {is_outer_v6}: {data:02x?}");
                     let fits = usize::from(MTU - outer_bytes - packet_bytes(&data));
                     assert!(pair.forward(&longer(data.clone(), fits)).by_kernel, "{case}");
-                    assert!(!pair.forward(&longer(data, fits + 1)).by_kernel, "{case}");
+                    assert!(!pair.forward(&longer(data.clone(), fits + 1)).by_kernel, "{case}");
+                    let hops_at = if is_v6(&data) { 21 } else { 22 };
+                    let last_hop = changed(data, |frame| frame[hops_at] = 1);
+                    assert!(!pair.forward(&last_hop).by_kernel, "{case}");
                 }
             }
             pair.check();

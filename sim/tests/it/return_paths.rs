@@ -21,6 +21,7 @@ const ROUTER: NextHop = NextHop {
     source: MacAddress([2, 0, 0, 0, 0, 3]),
     destination: MacAddress([2, 0, 0, 0, 0, 0x33]),
     mtu: 1500,
+    is_destination: true,
 };
 
 /// With the peer lb-2, at 10.0.0.2.

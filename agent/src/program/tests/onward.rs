@@ -62,7 +62,14 @@ pub fn program_of(config: &Config) -> Program {
     let mut agents = program.agents().unwrap();
     for agent in config.other_agents() {
         let mtu = if agent == address(NARROW) { 80 } else { MTU };
-        let hop = NextHop { device: 0, source: OWN_MAC, destination: NEXT_MAC, mtu, weight: 1 };
+        let hop = NextHop {
+            device: 0,
+            source: OWN_MAC,
+            destination: NEXT_MAC,
+            mtu,
+            weight: 1,
+            is_backend: true,
+        };
         let reached = agent != address(UNREACHED);
         agents.set(agent, config.own_address(agent).unwrap(), reached.then_some(&hop)).unwrap();
     }

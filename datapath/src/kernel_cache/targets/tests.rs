@@ -53,6 +53,7 @@ impl Writer {
             source: MacAddress([2, 0, 0, 0, 0, 1]),
             destination: MacAddress([2, 0, 0, 0, 0, mac]),
             mtu: 1500,
+            is_destination: true,
         };
         let egress =
             Egress::new(&plan, &FlowHash::new(&Secret::derived("test")), |_| vec![hop; hops]);
@@ -256,6 +257,7 @@ fn each_filter_has_the_targets_that_it_can_send_by() {
             source: MacAddress([2, 0, 0, 0, 0, 1]),
             destination: MacAddress([2, 0, 0, 0, 0, 2]),
             mtu: 1500,
+            is_destination: true,
         };
         let hash = FlowHash::new(&Secret::derived("test"));
         let targets = writer.follow(&plan, &Egress::new(&plan, &hash, |_| vec![hop]));

@@ -2672,7 +2672,7 @@ type ExplainResponse struct {
 	Backend        string   `protobuf:"bytes,13,opt,name=backend,proto3" json:"backend,omitempty"`
 	BackendAddress string   `protobuf:"bytes,14,opt,name=backend_address,json=backendAddress,proto3" json:"backend_address,omitempty"`
 	NextHop        *NextHop `protobuf:"bytes,15,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"`
-	// gre, ipip, gue, geneve
+	// gre, ipip, gue, geneve, l2
 	Encap string `protobuf:"bytes,16,opt,name=encap,proto3" json:"encap,omitempty"`
 	// Hex of the outer headers of a packet of 40 bytes (60 for IPv6), Ethernet
 	// included.

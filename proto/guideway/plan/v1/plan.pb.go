@@ -237,6 +237,8 @@ const (
 	Encap_ENCAP_IPIP   Encap = 1
 	Encap_ENCAP_GUE    Encap = 2
 	Encap_ENCAP_GENEVE Encap = 3
+	// None: the frame goes to the backend's Ethernet address, its packet one hop older.
+	Encap_ENCAP_L2 Encap = 4
 )
 
 // Enum value maps for Encap.
@@ -246,12 +248,14 @@ var (
 		1: "ENCAP_IPIP",
 		2: "ENCAP_GUE",
 		3: "ENCAP_GENEVE",
+		4: "ENCAP_L2",
 	}
 	Encap_value = map[string]int32{
 		"ENCAP_GRE":    0,
 		"ENCAP_IPIP":   1,
 		"ENCAP_GUE":    2,
 		"ENCAP_GENEVE": 3,
+		"ENCAP_L2":     4,
 	}
 )
 
@@ -2847,13 +2851,14 @@ const file_guideway_plan_v1_plan_proto_rawDesc = "" +
 	"\x0eMODE_STATELESS\x10\x01*2\n" +
 	"\bAffinity\x12\x11\n" +
 	"\rAFFINITY_FLOW\x10\x00\x12\x13\n" +
-	"\x0fAFFINITY_CLIENT\x10\x01*G\n" +
+	"\x0fAFFINITY_CLIENT\x10\x01*U\n" +
 	"\x05Encap\x12\r\n" +
 	"\tENCAP_GRE\x10\x00\x12\x0e\n" +
 	"\n" +
 	"ENCAP_IPIP\x10\x01\x12\r\n" +
 	"\tENCAP_GUE\x10\x02\x12\x10\n" +
-	"\fENCAP_GENEVE\x10\x03*,\n" +
+	"\fENCAP_GENEVE\x10\x03\x12\f\n" +
+	"\bENCAP_L2\x10\x04*,\n" +
 	"\x06OnDown\x12\x10\n" +
 	"\fON_DOWN_MOVE\x10\x00\x12\x10\n" +
 	"\fON_DOWN_KEEP\x10\x01*O\n" +
