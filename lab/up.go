@@ -42,7 +42,7 @@ func upCommand() *cobra.Command {
 	command.Flags().IntVar(&o.Spares, "spare-backends", 1, "how many more run that no config names yet")
 	command.Flags().IntVar(&o.Queues, "queues", 2, "queues, so workers, of each load balancer")
 	commandline.AddChoice(command, &o.Router, "router", "", routerHelp, "bird", "frr", topology.NoRouter)
-	commandline.AddChoice(command, &o.Encap, "encap", "", "tunnels to backends", "gre", "ipip", "gue", "geneve")
+	commandline.AddChoice(command, &o.Encap, "encap", "", "how packets get to backends; l2 with --router none", "gre", "ipip", "gue", "geneve", "l2")
 	command.Flags().BoolVar(&o.Stateless, "stateless", false, "services select by buckets, without connection tables (needs --encap geneve, the default then)")
 	command.Flags().BoolVar(&o.Multipath, "mptcp", false, "the echo service takes Multipath TCP by keys and tokens (includes --stateless)")
 	commandline.AddChoice(command, &o.Driver, "driver", "", "how load balancers get frames; with af_packet interfaces keep their offloads", "af_xdp", "af_packet")

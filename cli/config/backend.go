@@ -31,7 +31,8 @@ func configBackendCommand() *cobra.Command {
 			"runs it once. The output has keys if the configuration has `agents` or `quic_lb`: pipe\n" +
 			"it to the backend, and store it nowhere else. The keys are derived from\n" +
 			"cluster.secret_file. With --plain the script sets up the kernel's own tunnel devices\n" +
-			"(GRE, IP in IP, GUE) instead of the agent, if no service of the backend requires one.",
+			"(GRE, IP in IP, GUE) instead of the agent, if no service of the backend requires one.\n" +
+			"A backend all of whose services have `encap: l2` gets neither.",
 		Example:           "  guideway config backend web-1 /etc/guideway/guideway.yaml | ssh root@web-1 guideway-agent setup --from -",
 		ValidArgsFunction: completeBackends,
 		RunE: func(command *cobra.Command, arguments []string) error {
@@ -46,7 +47,7 @@ func configBackendCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if isPlain {
+			if isPlain || addressedAlone(c, setup.backend) {
 				if setup.plain, err = newPlainTunnels(c, setup.backend, setup.vips); err != nil {
 					return err
 				}
@@ -290,6 +291,7 @@ func (s *backendSetup) printKeys(w io.Writer) error {
 func (s *backendSetup) print(w io.Writer) error {
 	script := &setupScript{}
 	script.line("# The VIPs, for no ARP to answer and no other packet to leave from.")
+	script.line("sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
 	for _, vip := range s.vips {
 		if vip.IsSingleIP() {
 			script.line("ip address replace %s dev lo", vip)
@@ -299,7 +301,6 @@ func (s *backendSetup) print(w io.Writer) error {
 			script.undo("ip route del local %s dev lo", vip)
 		}
 	}
-	script.line("sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
 	script.line("")
 	if s.plain != nil {
 		s.plain.print(s.sources, script)

@@ -26,7 +26,7 @@ const (
 // plainTunnels is what the kernel opens for one backend.
 type plainTunnels struct {
 	address netip.Addr
-	// Each once: of services that have the backend.
+	// Each once: of services that have the backend. None: frames are addressed to it.
 	encaps []config.Encap
 	// By family.
 	vips4, vips6 []string
@@ -53,7 +53,7 @@ func newPlainTunnels(c *config.Config, backend *config.Backend, vips []netip.Pre
 		if why != "" {
 			return nil, fmt.Errorf("backend %s requires an agent: service %s %s: omit --plain", backend.Name, service.Name, why)
 		}
-		if !slices.Contains(p.encaps, service.Encap) {
+		if service.Encap != config.EncapL2 && !slices.Contains(p.encaps, service.Encap) {
 			p.encaps = append(p.encaps, service.Encap)
 		}
 	}
@@ -69,6 +69,14 @@ func newPlainTunnels(c *config.Config, backend *config.Backend, vips []netip.Pre
 		}
 	}
 	return p, nil
+}
+
+// addressedAlone are backends to which no service opens a tunnel.
+func addressedAlone(c *config.Config, backend *config.Backend) bool {
+	return !slices.ContainsFunc(c.Services, func(service config.Service) bool {
+		isMember := slices.ContainsFunc(service.Members, func(m config.Member) bool { return m.Backend.Name == backend.Name })
+		return isMember && service.Encap != config.EncapL2
+	})
 }
 
 // device of the kernel that opens tunnels of one kind.
@@ -101,6 +109,10 @@ func (p *plainTunnels) devices() (list []device) {
 }
 
 func (p *plainTunnels) print(sources []string, script *setupScript) {
+	if len(p.encaps) == 0 {
+		script.line("# Clients' packets come as they are (encap: l2): there is no tunnel to open.")
+		return
+	}
 	script.line("# The ends of the tunnels: the kernel's own devices.")
 	settings := "sysctl -w net.ipv4.conf.all.rp_filter=0"
 	for _, d := range p.devices() {

@@ -54,6 +54,42 @@ pools: [{name: web, backends: [{name: web-1, address: 10.1.0.11}]}]
 	}
 }
 
+// A server without a tunnel needs neither the end of one nor an agent: its VIPs, after the sysctls
+// that keep it from answering ARP for them.
+func TestABackendWithoutTunnelsGetsItsVIPsAndNoMore(t *testing.T) {
+	file := configFileOf(t, `
+machine: {addresses: [10.0.0.1]}
+services:
+- {name: web, vips: [{address: 203.0.113.10}], pools: [web], encap: l2}
+- {name: two, vips: [{address: 203.0.113.20}], pools: [two], encap: l2}
+- {name: gre, vips: [{address: 203.0.113.21}], pools: [two]}
+pools:
+- {name: web, backends: [{name: web-1, address: 10.0.0.11}]}
+- {name: two, backends: [{name: two-1, address: 10.0.0.12}]}
+`)
+	script, _, err := guideway(t, "config", "backend", "web-1", file)
+	_, commands, _ := strings.Cut(script, "set -e\n")
+	want := `
+# The VIPs, for no ARP to answer and no other packet to leave from.
+sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2
+ip address replace 203.0.113.10/32 dev lo
+
+# Clients' packets come as they are (encap: l2): there is no tunnel to open.
+# End.
+`
+	if err != nil || commands != want {
+		t.Errorf("%v\n%s\nwant\n%s", err, commands, want)
+	}
+	script, _, err = guideway(t, "config", "backend", "two-1", file)
+	if err != nil || !strings.Contains(script, "guideway-agent --check") {
+		t.Errorf("one of whose services has a tunnel: %v\n%s", err, script)
+	}
+	script, _, err = guideway(t, "config", "backend", "two-1", file, "--plain")
+	if err != nil || !strings.Contains(script, "type gre ") || strings.Contains(script, "type ipip") {
+		t.Errorf("the same without an agent: %v\n%s", err, script)
+	}
+}
+
 // newPair of namespaces, the server's with VIPs.
 func newPair(t *testing.T) (client, server string) {
 	t.Helper()

@@ -23,6 +23,7 @@ func (b *builder) check() {
 	b.checkMultipathTCP()
 	b.checkJoinPorts()
 	b.checkSecondChances()
+	b.checkL2()
 	b.checkAgents()
 	b.checkOverlaps()
 	b.checkBackendVIPs()

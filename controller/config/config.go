@@ -488,6 +488,8 @@ const (
 	EncapIPIP   Encap = "ipip"
 	EncapGUE    Encap = "gue"
 	EncapGeneve Encap = "geneve"
+	// None: frames are addressed to the backend, in the same segment.
+	EncapL2 Encap = "l2"
 
 	OnDownMove OnDown = "move"
 	OnDownKeep OnDown = "keep"

@@ -13,11 +13,11 @@ import (
 	"github.com/guideway/guideway/lab/traffic/load"
 )
 
-// Two load balancers, two backends and a client on one segment, without a router: VIPs are
-// owned by VRRP, under load while their owner cannot serve them any more.
+// Two load balancers, two backends and a client on one segment, without a router and without
+// tunnels: VIPs are owned by VRRP, under load while their owner cannot serve them any more.
 func TestVRRP(t *testing.T) {
 	o := optionsAlone(t, "vrrp")
-	o.Router = topology.NoRouter
+	o.Router, o.Encap = topology.NoRouter, "l2"
 	running := up(t, o)
 	machine := running.Network.LoadBalancers[0]
 	shown, err := on(t, running, machine.Name, "show", "vrrp")

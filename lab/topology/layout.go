@@ -146,8 +146,10 @@ func (o Options) Check() error {
 		return fmt.Errorf("load balancers %d without a router: give 1 to %d, as many as there are VIPs, each of which has one owner", o.LoadBalancers, vipsCount)
 	case o.Router == NoRouter && o.TwoClusters:
 		return errors.New("two clusters without a router: give one or the other")
-	case !slices.Contains([]string{"", "gre", "ipip", "gue", "geneve"}, o.Encap):
-		return fmt.Errorf("encap %q: give gre, ipip, gue or geneve", o.Encap)
+	case !slices.Contains([]string{"", "gre", "ipip", "gue", "geneve", "l2"}, o.Encap):
+		return fmt.Errorf("encap %q: give gre, ipip, gue, geneve or l2", o.Encap)
+	case o.Encap == "l2" && o.Router != NoRouter:
+		return fmt.Errorf("encap %q: needs a lab without a router, in which backends are on the load balancers' segment: give router none, too", o.Encap)
 	case o.Stateless && o.Encap != "geneve":
 		return fmt.Errorf("encap %q: stateless services need geneve", o.Encap)
 	case o.Stateless && o.TwoClusters:

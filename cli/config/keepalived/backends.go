@@ -53,7 +53,7 @@ func (m method) refusal() string {
 // encap of ours.
 func (m method) encap() string {
 	if m.kind == "DR" {
-		return "gre"
+		return "l2"
 	}
 	return m.tunnel
 }
@@ -159,10 +159,7 @@ func (v *virtualServer) encapOf(used method) {
 	} else if v.service.GetEncap() != used.encap() {
 		v.note(v.service, Differs, used.item, "the service's tunnel is %s, for this server too", v.service.GetEncap())
 	}
-	switch {
-	case used.kind == "DR":
-		v.note(v.service, Differs, used.item, "packets reach the servers in a tunnel (GRE): servers keep the VIP on lo and also need the end of the tunnel, which `guideway config backend NAME` sets up")
-	case used.tunnel == "gue" && used.port != "6080":
+	if used.tunnel == "gue" && used.port != "6080" {
 		v.note(v.service, Differs, used.item, "GUE goes to UDP port 6080")
 	}
 	if slices.Contains(used.item.words, "remcsum") {

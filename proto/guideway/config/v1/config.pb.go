@@ -1252,7 +1252,9 @@ type Service struct {
 	// from one source address go to one backend. Default: `flow`.
 	Affinity *string `protobuf:"bytes,6,opt,name=affinity,proto3,oneof" json:"affinity,omitempty"`
 	// How packets are tunnelled to backends: `gre` (RFC 2784), `ipip`, `gue`
-	// (variant 0, UDP port 6080) or `geneve` (UDP port 6081). Default: `gre`.
+	// (variant 0, UDP port 6080) or `geneve` (UDP port 6081). `l2`: not at all, by
+	// the backend's Ethernet address, in the same segment (docs/l2.md). Default:
+	// `gre`.
 	Encap *string `protobuf:"bytes,7,opt,name=encap,proto3,oneof" json:"encap,omitempty"`
 	// Entries of the Maglev table: a prime, not below the number of backends.
 	// Below 100 times the backends the shares become uneven: a warning says by
@@ -3992,15 +3994,15 @@ const file_guideway_config_v1_config_proto_rawDesc = "" +
 	"\x04_mtu\"g\n" +
 	"\vPrefixGroup\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x12$\n" +
-	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xa1\f\n" +
+	"\bprefixes\x18\x02 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\bprefixes\"\xa5\f\n" +
 	"\aService\x122\n" +
 	"\x04name\x18\x01 \x01(\tB\x1e\xbaH\x1b\xc8\x01\x01r\x162\x14^[\\x21-\\x7e]{1,128}$R\x04name\x126\n" +
 	"\x05shard\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[\\x21-\\x7e]{1,128}$H\x00R\x05shard\x88\x01\x01\x125\n" +
 	"\x04vips\x18\x03 \x03(\v2\x17.guideway.config.v1.VipB\b\xbaH\x05\x92\x01\x02\b\x01R\x04vips\x12\x1e\n" +
 	"\x05pools\x18\x04 \x03(\tB\b\xbaH\x05\x92\x01\x02\b\x01R\x05pools\x123\n" +
 	"\x04mode\x18\x05 \x01(\tB\x1a\xbaH\x17r\x15R\bstatefulR\tstatelessH\x01R\x04mode\x88\x01\x01\x124\n" +
-	"\baffinity\x18\x06 \x01(\tB\x13\xbaH\x10r\x0eR\x04flowR\x06clientH\x02R\baffinity\x88\x01\x01\x128\n" +
-	"\x05encap\x18\a \x01(\tB\x1d\xbaH\x1ar\x18R\x03greR\x04ipipR\x03gueR\x06geneveH\x03R\x05encap\x88\x01\x01\x12/\n" +
+	"\baffinity\x18\x06 \x01(\tB\x13\xbaH\x10r\x0eR\x04flowR\x06clientH\x02R\baffinity\x88\x01\x01\x12<\n" +
+	"\x05encap\x18\a \x01(\tB!\xbaH\x1er\x1cR\x03greR\x04ipipR\x03gueR\x06geneveR\x02l2H\x03R\x05encap\x88\x01\x01\x12/\n" +
 	"\n" +
 	"table_size\x18\b \x01(\rB\v\xbaH\b*\x06\x18\x8d\x80((\x03H\x04R\ttableSize\x88\x01\x01\x12E\n" +
 	"\ridle_timeouts\x18\t \x01(\v2 .guideway.config.v1.IdleTimeoutsR\fidleTimeouts\x12?\n" +
