@@ -192,7 +192,7 @@ func (e explanation) lines() []explainedLine {
 	say := func(what, format string, values ...any) {
 		lines = append(lines, explainedLine{what, fmt.Sprintf(format, values...)})
 	}
-	say("verdict", "%s (by plan %d)", e.verdict(), t.Generation)
+	say("verdict", "%s", e.verdict())
 	if t.End != nil {
 		say("", "%s", t.End.Meaning)
 		say("", "usual cause: %s", t.End.UsualCause)

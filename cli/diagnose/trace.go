@@ -220,15 +220,15 @@ func parseReceiver(text string) (netip.AddrPort, error) {
 func traceListing(result tracer.Result) output.Listing {
 	found := output.Listing{
 		Value: result,
-		Header: []string{"PACKET", "FROM", "MACHINE", "GENERATION", "WORKER", "SERVICE", "MATCHED", "TABLE", "BACKEND", "VERDICT", "REASON", "BUDGET",
+		Header: []string{"PACKET", "FROM", "MACHINE", "WORKER", "SERVICE", "MATCHED", "TABLE", "BACKEND", "VERDICT", "REASON", "BUDGET",
 			"AFTER", "NONCE"},
-		WideFrom: 12,
+		WideFrom: 11,
 		None:     "no load balancer reported",
 	}
 	for i, packet := range result.Packets {
 		for _, hop := range packet.Hops {
 			found.Rows = append(found.Rows, []string{
-				fmt.Sprint(i + 1), packet.Source.String(), hop.Machine, fmt.Sprint(hop.Generation), fmt.Sprint(hop.Worker),
+				fmt.Sprint(i + 1), packet.Source.String(), hop.Machine, fmt.Sprint(hop.Worker),
 				output.Dash(hop.Service), output.Dash(hop.Matched), tableCell(hop.Report), output.Dash(hop.Backend), hop.Verdict, output.Dash(hop.Reason), fmt.Sprint(hop.Budget),
 				(time.Duration(hop.AfterMicroseconds) * time.Microsecond).String(), packet.Nonce,
 			})

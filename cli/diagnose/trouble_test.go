@@ -29,7 +29,7 @@ import (
 func TestExplainTellsEveryDecisionInOrder(t *testing.T) {
 	runDir := clitest.Both(t, nil, &clitest.FakeForwarder{})
 	cases := []struct{ destination, want string }{
-		{"203.0.113.10:80", `verdict     sent to web-1 (by plan 7)
+		{"203.0.113.10:80", `verdict     sent to web-1
 service     web, by its entry 203.0.113.10 tcp 80
 hash        0123456789abcdef
 slot        4711 of 65537, which is web-2
@@ -41,7 +41,7 @@ outer       gre, of a packet without data:
             0200 0000 0001 0200 0000 00fe 0800 4500
             002a
 `},
-		{"203.0.113.10:81", `verdict     dropped: no_service (by plan 7)
+		{"203.0.113.10:81", `verdict     dropped: no_service
             No service has it.
             usual cause: A scan.
 `},

@@ -39,8 +39,9 @@ type shownMachine struct {
 	Version          string `json:"version,omitempty"`
 	ForwarderVersion string `json:"forwarder_version,omitempty"`
 	SpeakerVersion   string `json:"speaker_version,omitempty"`
-	Generation       uint64 `json:"generation"`
-	// Of machines without etcd, which have generations of their own.
+	// Its number in the history.
+	Config uint64 `json:"config"`
+	// Of machines without etcd, whose histories have numbers of their own.
 	ConfigDigest          string `json:"config_digest,omitempty"`
 	ConfiguredFingerprint string `json:"configured_fingerprint,omitempty"`
 	LiveFingerprint       string `json:"live_fingerprint,omitempty"`
@@ -64,11 +65,11 @@ func Command() *cobra.Command {
 		Use:   "fleet",
 		Short: "Show every load balancer of the cluster",
 		Long: "Shows every machine that is registered in etcd or named under `peers`: version, shard,\n" +
-			"configuration generation, fingerprints, state, rates. Without etcd, peers send this to\n" +
-			"each other every second. Machines that are not registered, or have been silent for 10 s,\n" +
-			"are shown as absent, with what is known of them.\n" +
-			"Exit status: 1 if machines of one shard and generation choose different backends for\n" +
-			"the same flows (by their configuration, or for more than 30 s by their tables), or if\n" +
+			"number of the configuration, fingerprints, state, rates. Without etcd, peers send this\n" +
+			"to each other every second. Machines that are not registered, or have been silent for\n" +
+			"10 s, are shown as absent, with what is known of them.\n" +
+			"Exit status: 1 if machines of one shard and configuration choose different backends\n" +
+			"for the same flows (as configured, or for more than 30 s by their tables), or if\n" +
 			"machines without etcd run different configurations for more than 30 s; else 0.",
 		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -105,7 +106,7 @@ func fleetListing(response *controllerv1.GetFleetResponse) output.Listing {
 		Away: response.Away, ReadAt: output.At(response.ReadAt), Canary: show.CanaryOf(response.Canary),
 	}
 	list := output.Listing{
-		Header: []string{"MACHINE", "STATE", "GENERATION", "CONFIGURED", "LIVE", "PACKETS/S", "BYTES/S", "VERSION", "SHARD", "REASON",
+		Header: []string{"MACHINE", "STATE", "CONFIG", "CONFIGURED", "LIVE", "PACKETS/S", "BYTES/S", "VERSION", "SHARD", "REASON",
 			"FORWARDER", "SPEAKER", "API", "WRITTEN", "DIGEST", "BACKENDS UP"},
 		WideFrom: 10, None: "no machine is known",
 	}
@@ -126,7 +127,7 @@ func shownMachineOf(m *controllerv1.FleetMachine) shownMachine {
 	return shownMachine{
 		Name: m.Name, Addresses: append([]string{}, m.Addresses...), Registered: true, State: r.State, Reason: r.Reason, Drained: r.Drained, Shard: r.Shard,
 		Version: r.Version, ForwarderVersion: r.ForwarderVersion, SpeakerVersion: r.SpeakerVersion,
-		Generation: r.Generation, ConfiguredFingerprint: r.ConfiguredFingerprint, LiveFingerprint: r.LiveFingerprint,
+		Config: r.Generation, ConfiguredFingerprint: r.ConfiguredFingerprint, LiveFingerprint: r.LiveFingerprint,
 		ConfigDigest: r.ConfigDigest, Backends: r.Backends, BackendsUp: r.BackendsUp, BackendsDown: r.BackendsDown,
 		PacketsPerSecond: r.PacketsPerSecond, BytesPerSecond: r.BytesPerSecond, API: r.Api, WrittenAt: output.At(r.Time), ago: output.Ago(r.Time),
 	}
@@ -147,7 +148,7 @@ func (m shownMachine) row() []string {
 		return output.Dash(fingerprint[:min(len(fingerprint), fingerprintShown)])
 	}
 	return []string{
-		m.Name, state, fmt.Sprint(m.Generation), short(m.ConfiguredFingerprint), short(m.LiveFingerprint),
+		m.Name, state, fmt.Sprint(m.Config), short(m.ConfiguredFingerprint), short(m.LiveFingerprint),
 		fmt.Sprint(m.PacketsPerSecond), fmt.Sprint(m.BytesPerSecond), output.Dash(m.Version), output.Dash(m.Shard), output.Dash(m.Reason),
 		output.Dash(m.ForwarderVersion), output.Dash(m.SpeakerVersion), output.Dash(m.API), m.ago,
 		short(m.ConfigDigest), m.backends(),

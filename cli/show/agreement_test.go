@@ -10,8 +10,8 @@ import (
 
 func TestShowBucketsSaysWhoAssignsAndWhoIsWaitedFor(t *testing.T) {
 	services := []*controllerv1.Service{
-		{Name: "alone", Buckets: &controllerv1.Buckets{Generation: 3}},
-		{Name: "web", Buckets: &controllerv1.Buckets{Generation: 18, Agreement: &controllerv1.BucketAgreement{
+		{Name: "alone", Buckets: &controllerv1.Buckets{Generation: 3, GenerationAcknowledged: 3}},
+		{Name: "web", Buckets: &controllerv1.Buckets{Generation: 18, GenerationAcknowledged: 18, Agreement: &controllerv1.BucketAgreement{
 			Leader: "lb-2", Lags: []*controllerv1.BucketLag{{Machine: "lb-3", Generation: 17}, {Machine: "lb-4", Silent: true}},
 		}}},
 		{Name: "dns", Buckets: &controllerv1.Buckets{Agreement: &controllerv1.BucketAgreement{Problem: "etcd does not answer", MadeAlone: true}}},
@@ -22,7 +22,7 @@ func TestShowBucketsSaysWhoAssignsAndWhoIsWaitedFor(t *testing.T) {
 	}
 	want := `no bucket moves
 
-web: lb-2 assigns the buckets; moves wait for lb-3, which has acknowledged map 17; moves wait for lb-4, which has said nothing in etcd
+web: lb-2 assigns the buckets; moves wait for lb-3, which has not acknowledged the latest map; moves wait for lb-4, which has said nothing in etcd
 dns: no machine assigns the buckets; etcd does not answer; this machine has moved buckets of dead backends by itself
 `
 	if out.String() != want {

@@ -21,7 +21,7 @@ type shownBuckets struct {
 	// About to get; named, since connections may live there.
 	Next    uint32 `json:"next,omitempty"`
 	Earlier uint32 `json:"earlier,omitempty"`
-	// Of the service's map, and of the one that the forwarder has.
+	// How often the service's map has changed, and as of which change the forwarder has it.
 	Generation             uint64 `json:"generation"`
 	GenerationAcknowledged uint64 `json:"generation_acknowledged"`
 	// Of several load balancers, the one that assigns the service's buckets, and those
@@ -38,7 +38,7 @@ func showBuckets(ctx context.Context, m machine.Machine, _ io.Writer) (output.Li
 	}
 	shown := []shownBuckets{} // an empty list is [] in JSON
 	found := output.Listing{
-		Header: []string{"SERVICE", "BACKEND", "BUCKETS", "SHARE", "NEXT", "EARLIER", "GENERATION"}, WideFrom: 6,
+		Header: []string{"SERVICE", "BACKEND", "BUCKETS", "SHARE", "NEXT", "EARLIER"}, WideFrom: 6,
 		None: "no stateless services",
 	}
 	for _, s := range services {
@@ -50,7 +50,7 @@ func showBuckets(ctx context.Context, m machine.Machine, _ io.Writer) (output.Li
 			}
 			shown = append(shown, one)
 			found.Rows = append(found.Rows, []string{
-				one.Service, one.Backend, fmt.Sprint(one.Buckets), fmt.Sprintf("%.1f %%", 100*one.Share), orDash(one.Next), orDash(one.Earlier), one.generation(),
+				one.Service, one.Backend, fmt.Sprint(one.Buckets), fmt.Sprintf("%.1f %%", 100*one.Share), orDash(one.Next), orDash(one.Earlier),
 			})
 		}
 	}
@@ -67,19 +67,22 @@ func lagging(b *controllerv1.Buckets) (machines []string) {
 }
 
 // agreementNotes say who assigns the buckets of services that several load balancers
-// have, and what moves wait for.
+// have, and what moves wait for: the others, or the own forwarder.
 func agreementNotes(services []*controllerv1.Service) (notes []string) {
 	for _, s := range services {
 		for _, unknown := range s.Buckets.GetUnknown() {
 			notes = append(notes, s.Name+": "+unknown)
 		}
-		a := s.Buckets.Agreement
+		if s.Buckets.GetGeneration() != s.Buckets.GetGenerationAcknowledged() {
+			notes = append(notes, s.Name+": the forwarder of this machine does not have the latest bucket map yet")
+		}
+		a := s.Buckets.GetAgreement()
 		if a == nil {
 			continue
 		}
 		note := s.Name + ": " + leaderWords(a.Leader) + " assigns the buckets"
 		for _, lag := range a.Lags {
-			note += fmt.Sprintf("; moves wait for %s, which %s", lag.Machine, lagWords(lag, s.Buckets.Generation))
+			note += fmt.Sprintf("; moves wait for %s, which %s", lag.Machine, lagWords(lag))
 		}
 		if a.Problem != "" {
 			note += "; " + a.Problem
@@ -99,18 +102,11 @@ func leaderWords(leader string) string {
 	return leader
 }
 
-func lagWords(lag *controllerv1.BucketLag, agreed uint64) string {
+func lagWords(lag *controllerv1.BucketLag) string {
 	if lag.Silent {
 		return "has said nothing in etcd"
 	}
-	return fmt.Sprintf("has acknowledged map %d", lag.Generation)
-}
-
-func (b shownBuckets) generation() string {
-	if b.Generation == b.GenerationAcknowledged {
-		return fmt.Sprint(b.Generation)
-	}
-	return fmt.Sprintf("%d (the forwarder has %d)", b.Generation, b.GenerationAcknowledged)
+	return "has not acknowledged the latest map"
 }
 
 func orDash(n uint32) string {

@@ -24,7 +24,11 @@ func TestBucketsAndMovesAreShown(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, row := range strings.Split(strings.TrimSpace(out), "\n")[1:] {
+		table, notes, _ := strings.Cut(out, "\n\n")
+		if !strings.Contains(notes, "web: the forwarder of this machine does not have the latest bucket map yet") {
+			t.Errorf("%s: notes %q", line.verb, notes)
+		}
+		for _, row := range strings.Split(strings.TrimSpace(table), "\n")[1:] {
 			got = append(got, strings.Join(strings.Fields(row), " "))
 		}
 		if strings.Join(got, "\n") != strings.Join(line.rows, "\n") {
@@ -35,8 +39,5 @@ func TestBucketsAndMovesAreShown(t *testing.T) {
 		if err != nil || json.Unmarshal([]byte(out), &parsed) != nil || len(parsed) != len(line.rows) || parsed[0]["service"] != "web" {
 			t.Errorf("%s: %v %s", line.verb, err, out)
 		}
-	}
-	if out, _, err := guideway(t, "show", "buckets", "-o", "wide", "--run-dir", runDir); err != nil || !strings.Contains(out, "7 (the forwarder has 6)") {
-		t.Errorf("%v %s", err, out)
 	}
 }

@@ -22,25 +22,26 @@ type shownConfig struct {
 }
 
 type shownEtcd struct {
-	Cluster          string   `json:"cluster"`
-	Endpoints        []string `json:"endpoints"`
-	Generation       uint64   `json:"generation"`
-	GenerationStored uint64   `json:"generation_stored"`
-	Away             string   `json:"away,omitempty"`
-	AnsweredAt       string   `json:"answered_at,omitempty"`
-	Alarms           []string `json:"alarms"`
-	Unusable         string   `json:"unusable,omitempty"`
-	Restored         uint64   `json:"restored"`
-	NotRegistered    string   `json:"not_registered,omitempty"`
-	Canary           *Canary  `json:"canary,omitempty"`
+	Cluster   string   `json:"cluster"`
+	Endpoints []string `json:"endpoints"`
+	// Numbers in the history: of the config in use, and of the one in etcd.
+	Config        uint64   `json:"config"`
+	ConfigStored  uint64   `json:"config_stored"`
+	Away          string   `json:"away,omitempty"`
+	AnsweredAt    string   `json:"answered_at,omitempty"`
+	Alarms        []string `json:"alarms"`
+	Unusable      string   `json:"unusable,omitempty"`
+	Restored      uint64   `json:"restored"`
+	NotRegistered string   `json:"not_registered,omitempty"`
+	Canary        *Canary  `json:"canary,omitempty"`
 }
 
 // Canary is a config that one machine alone runs.
 type Canary struct {
-	Machine    string `json:"machine"`
-	Generation uint64 `json:"generation"`
-	User       string `json:"user,omitempty"`
-	Since      string `json:"since,omitempty"`
+	Machine string `json:"machine"`
+	Config  uint64 `json:"config"`
+	User    string `json:"user,omitempty"`
+	Since   string `json:"since,omitempty"`
 }
 
 // CanaryOf what the controller says; nil: there is none.
@@ -48,12 +49,12 @@ func CanaryOf(canary *fleetv1.Canary) *Canary {
 	if canary == nil {
 		return nil
 	}
-	return &Canary{Machine: canary.GetMachine(), Generation: canary.GetConfig().GetGeneration(), User: canary.GetUser(), Since: output.At(canary.GetTime())}
+	return &Canary{Machine: canary.GetMachine(), Config: canary.GetConfig().GetGeneration(), User: canary.GetUser(), Since: output.At(canary.GetTime())}
 }
 
 // Text for people.
 func (c *Canary) Text() string {
-	return fmt.Sprintf("%s alone runs config %d, applied by %s: `guideway config promote` or `guideway config cancel`", c.Machine, c.Generation, output.Dash(c.User))
+	return fmt.Sprintf("%s alone runs config %d, applied by %s: `guideway config promote` or `guideway config cancel`", c.Machine, c.Config, output.Dash(c.User))
 }
 
 func showConfig(ctx context.Context, m machine.Machine, _ io.Writer) (output.Listing, error) {
@@ -81,7 +82,7 @@ func configListing(c *controllerv1.Config) output.Listing {
 	}
 	if e := c.GetEtcd(); e != nil {
 		shown.Etcd = &shownEtcd{
-			Cluster: e.Cluster, Endpoints: e.Endpoints, Generation: e.Generation, GenerationStored: e.GenerationStored, Away: e.Away,
+			Cluster: e.Cluster, Endpoints: e.Endpoints, Config: e.Generation, ConfigStored: e.GenerationStored, Away: e.Away,
 			Alarms: append([]string{}, e.Alarms...), Unusable: e.Unusable, Restored: e.Restored, NotRegistered: e.NotRegistered, Canary: CanaryOf(e.Canary),
 		}
 		if e.AnsweredAt != nil {

@@ -50,8 +50,8 @@ type Host interface {
 	Restart(context.Context) (*controllerv1.RestartResponse, error)
 	// Forwarder is whom requests about packets are handed on to.
 	Forwarder() forwarderv1.ForwarderClient
-	// Generation of the plan that the forwarder is to run; 0: not known.
-	Generation(context.Context) uint64
+	// ConfigNumber of the config in use, in the history; 0: none, or not recorded.
+	ConfigNumber() uint64
 	// RecordedConfig returns ErrUnknownConfig if the history does not have it.
 	RecordedConfig(ctx context.Context, number uint64) (*controllerv1.GetConfigResponse, error)
 }

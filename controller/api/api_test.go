@@ -106,7 +106,7 @@ func (h *host) PutBack(_ context.Context, reason error) error {
 }
 func (h *host) Forwarder() forwarderv1.ForwarderClient { return h.forwarder }
 func (h *host) Close()                                 { h.closed++ }
-func (h *host) Generation(context.Context) uint64      { return 9 }
+func (h *host) ConfigNumber() uint64                   { return 9 }
 func (h *host) ConfigHistory(context.Context) (*controllerv1.GetConfigHistoryResponse, error) {
 	return &controllerv1.GetConfigHistoryResponse{Records: []*controllerv1.ConfigRecord{{Number: 3}}}, nil
 }

@@ -39,8 +39,8 @@ type Entry struct {
 	Request proto.Message
 	// nil: done.
 	Err error
-	// Of the plan wanted then; 0: not known.
-	Generation uint64
+	// Number of the config in use then; 0: none, or not recorded.
+	Config uint64
 }
 
 // Audit writes the log. A nil one writes nothing.
@@ -99,9 +99,9 @@ type auditLine struct {
 	Call        string          `json:"call"`
 	Request     json.RawMessage `json:"request,omitempty"`
 	// done, failed, refused
-	Result     string `json:"result"`
-	Error      string `json:"error,omitempty"`
-	Generation uint64 `json:"generation,omitempty"`
+	Result string `json:"result"`
+	Error  string `json:"error,omitempty"`
+	Config uint64 `json:"config,omitempty"`
 	// Refusals before this line that were not written.
 	NotWritten int `json:"refusals_not_written,omitempty"`
 }
@@ -114,7 +114,7 @@ func (a *Audit) Write(ctx context.Context, e Entry) {
 	}
 	line := auditLine{
 		Time: time.Now(), User: e.Caller.Name, UID: e.Caller.UID, PID: e.Caller.PID, Certificate: e.Caller.Certificate,
-		From: e.Caller.From, Call: e.Call, Request: requestText(e.Request), Result: resultOf(e.Err), Generation: e.Generation,
+		From: e.Caller.From, Call: e.Call, Request: requestText(e.Request), Result: resultOf(e.Err), Config: e.Config,
 	}
 	if e.Caller.UID != nil || e.Caller.Certificate != "" {
 		line.Role = e.Caller.Role.String()
@@ -129,7 +129,7 @@ func (a *Audit) Write(ctx context.Context, e Entry) {
 	}
 	line.NotWritten = a.refusals.unwritten()
 	a.log.LogAttrs(ctx, slog.LevelInfo, "audit", slog.String("user", line.User), slog.String("from", line.From), slog.String("role", line.Role),
-		slog.String("call", line.Call), slog.String("request", string(line.Request)), slog.String("result", line.Result), slog.String("error", line.Error), slog.Uint64("generation", line.Generation))
+		slog.String("call", line.Call), slog.String("request", string(line.Request)), slog.String("result", line.Result), slog.String("error", line.Error), slog.Uint64("config", line.Config))
 	if err := a.append(line); err != nil {
 		a.log.Error("the audit log is not written: make room in the state directory", "error", err)
 	}
@@ -189,17 +189,12 @@ func noteRequest(ctx context.Context, request proto.Message) {
 	}
 }
 
-// How long the generation may take that a line is written with.
-const generationTimeout = time.Second
-
 // record a change in the audit log.
 func (g *guard) record(ctx context.Context, spec connect.Spec, c *change, err error) {
 	if !rules[spec.Procedure].changes || g.audit == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), generationTimeout)
-	defer cancel()
-	c.Caller, c.Call, c.Err, c.Generation = callerOf(ctx), callName(spec.Procedure), err, g.host.Generation(ctx)
+	c.Caller, c.Call, c.Err, c.Config = callerOf(ctx), callName(spec.Procedure), err, g.host.ConfigNumber()
 	g.audit.Write(ctx, c.Entry)
 }
 

@@ -272,7 +272,7 @@ func TestEachChangeLeavesALineAndLookingNone(t *testing.T) {
 		if l["call"] != w.call || l["from"] != w.from || l["role"] != w.role || l["result"] != w.result || l["user"] == "" || l["uid"] != float64(os.Getuid()) || l["pid"] != float64(os.Getpid()) {
 			t.Errorf("line %d: %v, want %v", i, l, w)
 		}
-		if refused := w.result == "refused"; (l["generation"] == float64(9)) == refused || (l["error"] == nil) != (w.result == "done") {
+		if refused := w.result == "refused"; (l["config"] == float64(9)) == refused || (l["error"] == nil) != (w.result == "done") {
 			t.Errorf("line %d: %v", i, l)
 		}
 	}

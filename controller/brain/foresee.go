@@ -96,9 +96,6 @@ func copyValues[K comparable, V any](from map[K]*V) map[K]*V {
 	return copied
 }
 
-// WantedGeneration of the plan; 0: there is none yet.
-func (s *State) WantedGeneration() uint64 { return s.forwarder.wanted.GetGeneration() }
-
 // Accepted returns the config that the forwarder runs, if that is what is wanted;
 // false: a plan is under way, or was refused, or there is none.
 func (s *State) Accepted() (running *config.Config, accepted bool) {

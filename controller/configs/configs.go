@@ -306,13 +306,7 @@ func (c *Configs) ReloadUnasked(ctx context.Context, from string) error {
 }
 
 func (c *Configs) auditReload(ctx context.Context, from string, err error) {
-	c.settings.Audit.Write(ctx, api.Entry{Caller: api.Caller{From: from}, Call: "Reload", Err: err, Generation: c.PlanGeneration(ctx)})
-}
-
-// PlanGeneration that the forwarder is to run; 0: not known.
-func (c *Configs) PlanGeneration(ctx context.Context) (generation uint64) {
-	_ = c.host.Ask(ctx, func() { generation = c.host.Brain().WantedGeneration() })
-	return generation
+	c.settings.Audit.Write(ctx, api.Entry{Caller: api.Caller{From: from}, Call: "Reload", Err: err, Config: c.NumberInUse()})
 }
 
 // bring a config to the brain, and tell how that went.

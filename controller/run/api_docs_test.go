@@ -38,7 +38,7 @@ func TestTheCurlsOfTheDocsWorkAsTyped(t *testing.T) {
 	}
 	h.until("the drain of the docs", backendState("web-1", "draining"))
 	lines, err := os.ReadFile(filepath.Join(h.stateDir(), "audit.log"))
-	if err != nil || !strings.Contains(string(lines), `"call":"DrainBackend","request":{"backend":"web-1","drain":true,"force":false,"fleet":false},"result":"done","generation":`) {
+	if err != nil || !strings.Contains(string(lines), `"call":"DrainBackend","request":{"backend":"web-1","drain":true,"force":false,"fleet":false},"result":"done","config":`) {
 		t.Errorf("%v\n%s", err, lines)
 	}
 	h.stop()

@@ -144,8 +144,8 @@ func (c *Controller) Reload(ctx context.Context, user string, acceptOlder bool) 
 // Forwarder of this machine.
 func (c *Controller) Forwarder() forwarderv1.ForwarderClient { return c.forwarder.Client() }
 
-// Generation of the plan that is wanted; 0: not known.
-func (c *Controller) Generation(ctx context.Context) uint64 { return c.configs.PlanGeneration(ctx) }
+// ConfigNumber of the config in use; 0: none, or not recorded.
+func (c *Controller) ConfigNumber() uint64 { return c.configs.NumberInUse() }
 
 // ApplyConfig checks a config that is about to take the place of the one that runs.
 func (c *Controller) ApplyConfig(ctx context.Context, user string, order *controllerv1.ApplyOrder, files []config.Source) (api.Applying, error) {

@@ -367,10 +367,10 @@ type shownShared struct {
 	Stale   bool
 	Problem string
 	Etcd    struct {
-		Generation int
-		Stored     int `json:"generation_stored"`
-		Away       string
-		Restored   int
+		Config   int
+		Stored   int `json:"config_stored"`
+		Away     string
+		Restored int
 		// Why not.
 		NotRegistered string `json:"not_registered"`
 	}
@@ -402,7 +402,7 @@ func (e *etcds) untilShown(t *testing.T, what string, holds func(shownShared) bo
 
 func (e *etcds) untilRun(t *testing.T) {
 	t.Helper()
-	e.untilShown(t, fmt.Sprintf("generation %d runs", e.generation), func(s shownShared) bool { return s.Etcd.Generation == e.generation && !s.Stale })
+	e.untilShown(t, fmt.Sprintf("generation %d runs", e.generation), func(s shownShared) bool { return s.Etcd.Config == e.generation && !s.Stale })
 }
 
 // untilBackends take new connections by the plans of both.

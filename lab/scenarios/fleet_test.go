@@ -90,7 +90,7 @@ type shownFleet struct {
 	Machines []struct {
 		Name, State           string
 		Registered, Drained   bool
-		Generation            int
+		Config                int
 		ConfiguredFingerprint string `json:"configured_fingerprint"`
 		LiveFingerprint       string `json:"live_fingerprint"`
 		PacketsPerSecond      int    `json:"packets_per_second"`
@@ -98,8 +98,7 @@ type shownFleet struct {
 	}
 	Alarms []string
 	Canary *struct {
-		Machine    string
-		Generation int
+		Machine string
 	}
 }
 
@@ -124,10 +123,10 @@ func (e *etcds) untilFleet(t *testing.T, what string, holds func(shownFleet) boo
 	})
 }
 
-// generations in order of machine.
-func (s shownFleet) generations() (found []int) {
+// configs that machines run, in order of machine.
+func (s shownFleet) configs() (found []int) {
 	for _, m := range s.Machines {
-		found = append(found, m.Generation)
+		found = append(found, m.Config)
 	}
 	return found
 }
@@ -152,7 +151,7 @@ func (e *etcds) oneRefuses(t *testing.T) {
 		t.Errorf("apply: %v\n%s", err, out)
 	}
 	shown, err := e.fleetNow(t)
-	if err != nil || slices.Max(shown.generations()) != e.generation {
+	if err != nil || slices.Max(shown.configs()) != e.generation {
 		t.Errorf("what runs now: %+v: %v", shown, err)
 	}
 	second := filepath.Dir(e.configFile(e.running.Network.LoadBalancers[1]))
@@ -177,7 +176,7 @@ func (e *etcds) canary(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	e.untilFleet(t, "lb-2 alone runs the next generation", func(s shownFleet) bool {
-		return slices.Equal(s.generations(), []int{e.generation, e.generation + 1}) && s.Canary != nil && s.Canary.Machine == "lb-2" && len(s.Alarms) == 0
+		return slices.Equal(s.configs(), []int{e.generation, e.generation + 1}) && s.Canary != nil && s.Canary.Machine == "lb-2" && len(s.Alarms) == 0
 	})
 	if out, err := on(t, e.running, "lb-1", "config", "apply", e.write(t, e.shared)); err == nil || !strings.Contains(err.Error(), "config promote") {
 		t.Errorf("applied meanwhile: %v\n%s", err, out)
@@ -266,8 +265,8 @@ func (e *etcds) restartFleet(t *testing.T) {
 		}
 	}
 	e.untilFleet(t, "both run the same", func(s shownFleet) bool {
-		generations := s.generations()
-		return generations[0] == generations[1] && s.Machines[0].State == "serving" && s.Machines[1].State == "serving" && len(s.Alarms) == 0
+		configs := s.configs()
+		return configs[0] == configs[1] && s.Machines[0].State == "serving" && s.Machines[1].State == "serving" && len(s.Alarms) == 0
 	})
 }
 
