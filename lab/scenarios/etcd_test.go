@@ -69,12 +69,11 @@ func etcdWithSpare(t *testing.T, running *hosts.Lab) *etcds {
 // etcds are the three members.
 type etcds struct {
 	running *hosts.Lab
+	certificates
 	members []*server
-	dir     string
 	token   string
-	// authority signs etcd's certificates, by this template.
-	authority *looptest.Authority
-	template  x509.Certificate
+	// Of etcd's own certificates.
+	template x509.Certificate
 	// Part of the data directories' names: one for each restored snapshot.
 	restored int
 	// The first config that is stored; later ones are made of it.
@@ -87,7 +86,7 @@ type etcds struct {
 
 func startEtcd(t *testing.T, running *hosts.Lab) *etcds {
 	t.Helper()
-	e := &etcds{running: running, dir: filepath.Join(running.Options().RunDir, "etcd"), token: "first"}
+	e := &etcds{running: running, certificates: newCertificates(t, filepath.Join(running.Options().RunDir, "etcd")), token: "first"}
 	template := looptest.Named("etcd")
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	for i := range 3 {
@@ -103,14 +102,13 @@ func startEtcd(t *testing.T, running *hosts.Lab) *etcds {
 		template.IPAddresses = append(template.IPAddresses, net.IP(host.Addresses()[0].AsSlice()))
 		t.Cleanup(member.stopAll)
 	}
-	e.authority, e.template = looptest.NewAuthority(t), template
+	e.template = template
 	e.issue(t, "peer", template)
 	e.issue(t, "root", looptest.Named("root"))
 	for _, n := range running.Network.LoadBalancers {
 		e.issue(t, n.Name, looptest.Named(n.Name)) // etcd's user
 	}
 	e.certify(t, time.Hour)
-	looptest.WriteFile(t, e.file("ca.crt"), e.authority.Certificate)
 	e.start(t, "new")
 	e.demandUsers(t)
 	return e
@@ -123,14 +121,6 @@ func (e *etcds) certify(t *testing.T, lifetime time.Duration) {
 	template := e.template
 	template.NotAfter = time.Now().Add(lifetime)
 	e.issue(t, "etcd", template)
-}
-
-// issue a certificate: NAME.crt and NAME.key beside etcd's own.
-func (e *etcds) issue(t *testing.T, name string, template x509.Certificate) {
-	t.Helper()
-	certificate, key := e.authority.Issue(template)
-	looptest.WriteFile(t, e.file(name+".crt"), certificate)
-	looptest.WriteFile(t, e.file(name+".key"), key)
 }
 
 func (e *etcds) cluster() string { return e.running.Network.Clusters()[0].Name }
@@ -160,8 +150,6 @@ func (e *etcds) demandUsers(t *testing.T) {
 		e.ctl(t, e.members[0], command...)
 	}
 }
-
-func (e *etcds) file(name string) string { return filepath.Join(e.dir, name) }
 
 func etcdURL(member *server, port int) string {
 	return fmt.Sprintf("https://%s:%d", member.host.Addresses()[0], port)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/guideway/guideway/lab/hosts"
-	"github.com/guideway/guideway/lab/topology"
 	"github.com/guideway/guideway/looptest"
 )
 
@@ -36,7 +35,7 @@ func TestFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := startEtcd(t, running)
-	e.serveAPI(t)
+	e.own = e.serveAPI(t, running)
 	e.takeOverConfigs(t)
 	remote := loadForTakeOver(t, running, 1, 50)
 	t.Cleanup(func() { _ = remote.Abandon() }) // of one that was stopped: nothing to do
@@ -59,47 +58,32 @@ func TestFleet(t *testing.T) {
 	t.Run("a_restart_stops_at_the_first_that_is_not_well", e.restartStops)
 }
 
-const apiPort = 9471
-
-// serveAPI over TCP on each machine, to the one operator who is its admin.
-func (e *etcds) serveAPI(t *testing.T) {
-	t.Helper()
-	e.issue(t, "operator", looptest.Named("operator"))
-	for _, n := range e.running.Network.LoadBalancers {
-		template := looptest.Named("api." + n.Name)
-		template.IPAddresses = append(template.IPAddresses, n.Address(0).AsSlice())
-		e.issue(t, "api-"+n.Name, template)
-	}
-	e.own = func(n topology.Node) string {
-		return fmt.Sprintf("api: {listen: \"%s:%d\", tls: {cert_file: ../etcd/api-%s.crt, key_file: ../etcd/api-%s.key, ca_file: ../etcd/ca.crt}, roles: {admin: [operator]}}\n",
-			n.Address(0), apiPort, n.Name, n.Name)
-	}
-}
-
 // operator runs guideway as one who is at no machine, through lb-1's API.
 func (e *etcds) operator(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	first := e.running.Network.LoadBalancers[0]
-	args = append(args, "--server", fmt.Sprintf("%s:%d", first.Address(0), apiPort),
-		"--cert-file", e.file("operator.crt"), "--key-file", e.file("operator.key"), "--ca-file", e.file("ca.crt"))
-	return guideway(t, e.running, e.members[0].host.Namespace(), args...)
+	args = append(args, "--server", fmt.Sprintf("%s:%d", first.Address(0), apiPort))
+	return guideway(t, e.running, e.members[0].host.Namespace(), append(args, e.operatorFlags()...)...)
 }
 
 // shownFleet is `guideway fleet -o json`, as far as it is looked at here.
 type shownFleet struct {
-	Machines []struct {
-		Name, State           string
-		Registered, Drained   bool
-		Config                int
-		ConfiguredFingerprint string `json:"configured_fingerprint"`
-		LiveFingerprint       string `json:"live_fingerprint"`
-		PacketsPerSecond      int    `json:"packets_per_second"`
-		API                   string
-	}
-	Alarms []string
-	Canary *struct {
+	Machines []shownMachine
+	Alarms   []string
+	Canary   *struct {
 		Machine string
 	}
+}
+
+type shownMachine struct {
+	Name, State           string
+	Registered, Drained   bool
+	Config                int
+	ConfigDigest          string `json:"config_digest"`
+	ConfiguredFingerprint string `json:"configured_fingerprint"`
+	LiveFingerprint       string `json:"live_fingerprint"`
+	PacketsPerSecond      int    `json:"packets_per_second"`
+	API                   string
 }
 
 func (e *etcds) fleetNow(t *testing.T) (shownFleet, error) {
@@ -201,12 +185,12 @@ func (e *etcds) canary(t *testing.T) {
 	}
 }
 
-// processes of the forwarders, by machine.
-func (e *etcds) forwarders(t *testing.T) map[string]uint32 {
+// forwarders' processes, by machine.
+func forwarders(t *testing.T, running *hosts.Lab) map[string]uint32 {
 	t.Helper()
 	found := map[string]uint32{}
-	for _, machine := range e.running.LoadBalancers() {
-		status, err := e.running.ForwarderStatus(t.Context(), machine)
+	for _, machine := range running.LoadBalancers() {
+		status, err := running.ForwarderStatus(t.Context(), machine)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +202,7 @@ func (e *etcds) forwarders(t *testing.T) map[string]uint32 {
 // Each forwarder is taken over from and each controller executed anew, through
 // their API; meanwhile backends come and are drained.
 func (e *etcds) restartFleet(t *testing.T) {
-	before := e.forwarders(t)
+	before := forwarders(t, e.running)
 	installNext(t, e.running)
 	type outcome struct {
 		out string
@@ -255,24 +239,30 @@ func (e *etcds) restartFleet(t *testing.T) {
 	if forwarders, others := replaced(t, folder, "guideway-forwarder"), replaced(t, folder, "guideway"); forwarders != 0 || others != 2 {
 		t.Errorf("%d forwarders and %d controllers and speakers run the former program, not the two speakers alone", forwarders, others)
 	}
-	for _, machine := range e.running.LoadBalancers() {
-		if !strings.Contains(o.out, machine+": forwarder ") {
-			t.Errorf("nothing is said of %s", machine)
-		}
-		status, err := e.running.ForwarderStatus(t.Context(), machine)
-		if err != nil || status.GetTakenOver().GetPredecessorPid() != before[machine] || len(status.GetTakenOver().GetEmptied()) > 0 {
-			t.Errorf("%s: its forwarder was %d, and now %v: %v", machine, before[machine], status.GetTakenOver(), err)
-		}
-	}
+	nextForwarders(t, e.running, before, o.out)
 	e.untilFleet(t, "both run the same", func(s shownFleet) bool {
 		configs := s.configs()
 		return configs[0] == configs[1] && s.Machines[0].State == "serving" && s.Machines[1].State == "serving" && len(s.Alarms) == 0
 	})
 }
 
+// nextForwarders have taken over from those before, as the command has printed.
+func nextForwarders(t *testing.T, running *hosts.Lab, before map[string]uint32, printed string) {
+	t.Helper()
+	for _, machine := range running.LoadBalancers() {
+		if !strings.Contains(printed, machine+": forwarder ") {
+			t.Errorf("nothing is said of %s", machine)
+		}
+		status, err := running.ForwarderStatus(t.Context(), machine)
+		if err != nil || status.GetTakenOver().GetPredecessorPid() != before[machine] || len(status.GetTakenOver().GetEmptied()) > 0 {
+			t.Errorf("%s: its forwarder was %d, and now %v: %v", machine, before[machine], status.GetTakenOver(), err)
+		}
+	}
+}
+
 // Without its speaker lb-1 is not well: neither it nor lb-2 is restarted.
 func (e *etcds) restartStops(t *testing.T) {
-	before := e.forwarders(t)
+	before := forwarders(t, e.running)
 	if err := e.running.Kill("lb-1", "speaker"); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +276,7 @@ func (e *etcds) restartStops(t *testing.T) {
 		}
 		return nil
 	})
-	if after := e.forwarders(t); !maps.Equal(before, after) {
+	if after := forwarders(t, e.running); !maps.Equal(before, after) {
 		t.Errorf("forwarders were %v and are %v", before, after)
 	}
 }
