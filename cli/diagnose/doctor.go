@@ -158,7 +158,7 @@ func examine(ctx context.Context, m machine.Machine, h host) []finding {
 	p.machine()
 	p.plan()
 	p.etcd()
-	p.compared()
+	p.compared(ctx)
 	p.nextHops()
 	p.mtu()
 	p.tunnelErrors()
@@ -344,7 +344,7 @@ func (p *diagnosis) etcd() {
 }
 
 // compared with the other machines: what differs on them, and which cannot be compared.
-func (p *diagnosis) compared() {
+func (p *diagnosis) compared(ctx context.Context) {
 	for _, alarm := range p.fleet.GetAlarms() {
 		p.add(gradeFail, "fleet", "%s", alarm)
 	}
@@ -360,6 +360,7 @@ func (p *diagnosis) compared() {
 			p.add(gradeWarn, "fleet", "%s is not compared: %s", m.Name, m.Reason)
 		}
 	}
+	p.peersFirewall(ctx)
 	if len(p.fleet.Alarms) == 0 {
 		p.add(gradeOK, "fleet", "what the machines run does not differ (`guideway fleet`)")
 	}

@@ -1,7 +1,7 @@
 package diagnose
 
 // Whether a firewall of this machine may drop the answers to health checks
-// through the tunnels: `ip route get` does not know of one.
+// through the tunnels, or what peers send: `ip route get` does not know of one.
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guideway/guideway/controller/sinks/peers"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -59,6 +60,19 @@ func (p *diagnosis) noFirewall(ctx context.Context) bool {
 	p.add(gradeFail, "probes", "none of %d health checks through the tunnels is answered, and a firewall of this machine may drop the answers (%s): accept what comes from VIPs to ports %d-%d of this machine",
 		len(p.tunnelChecks), strings.Join(chains, ", "), ports.GetFirst(), ports.GetLast())
 	return false
+}
+
+// peersFirewall suspects one where no peer at all is heard, and there is no etcd.
+func (p *diagnosis) peersFirewall(ctx context.Context) {
+	own := p.state.GetMachine().GetName()
+	others := slices.DeleteFunc(slices.Clone(p.fleet.Machines), func(m *controllerv1.FleetMachine) bool { return m.Name == own })
+	isHeard := func(m *controllerv1.FleetMachine) bool { return m.Registered != nil }
+	if p.state.GetConfig().GetEtcd() != nil || len(others) == 0 || slices.ContainsFunc(others, isHeard) {
+		return
+	}
+	if chains, err := p.host.inputDrops(ctx); err == nil && len(chains) > 0 {
+		p.add(gradeWarn, "fleet", "no peer is heard, and a firewall of this machine may drop what they send (%s): accept UDP port %d from the addresses of `peers`", strings.Join(chains, ", "), peers.Port)
+	}
 }
 
 // inputDrops lists the chains that may drop what comes in for this machine.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -49,6 +50,9 @@ type shownMachine struct {
 	BytesPerSecond        uint64 `json:"bytes_per_second"`
 	API                   string `json:"api,omitempty"`
 	WrittenAt             string `json:"written_at,omitempty"`
+	// By command on this machine alone.
+	DrainedBackends []string `json:"drained_backends,omitempty"`
+	DrainedServices []string `json:"drained_services,omitempty"`
 	// Of machines without etcd.
 	Backends     uint32   `json:"backends,omitempty"`
 	BackendsUp   uint32   `json:"backends_up,omitempty"`
@@ -107,7 +111,7 @@ func fleetListing(response *controllerv1.GetFleetResponse) output.Listing {
 	}
 	list := output.Listing{
 		Header: []string{"MACHINE", "STATE", "CONFIG", "CONFIGURED", "LIVE", "PACKETS/S", "BYTES/S", "VERSION", "SHARD", "REASON",
-			"FORWARDER", "SPEAKER", "API", "WRITTEN", "DIGEST", "BACKENDS UP"},
+			"FORWARDER", "SPEAKER", "API", "WRITTEN", "DIGEST", "BACKENDS UP", "OWN DRAINS"},
 		WideFrom: 10, None: "no machine is known",
 	}
 	for _, m := range response.Machines {
@@ -129,7 +133,7 @@ func shownMachineOf(m *controllerv1.FleetMachine) shownMachine {
 		Version: r.Version, ForwarderVersion: r.ForwarderVersion, SpeakerVersion: r.SpeakerVersion,
 		Config: r.Generation, ConfiguredFingerprint: r.ConfiguredFingerprint, LiveFingerprint: r.LiveFingerprint,
 		ConfigDigest: r.ConfigDigest, Backends: r.Backends, BackendsUp: r.BackendsUp, BackendsDown: r.BackendsDown,
-		PacketsPerSecond: r.PacketsPerSecond, BytesPerSecond: r.BytesPerSecond, API: r.Api, WrittenAt: output.At(r.Time), ago: output.Ago(r.Time),
+		PacketsPerSecond: r.PacketsPerSecond, BytesPerSecond: r.BytesPerSecond, API: r.Api, DrainedBackends: r.DrainedBackends, DrainedServices: r.DrainedServices, WrittenAt: output.At(r.Time), ago: output.Ago(r.Time),
 	}
 }
 
@@ -138,7 +142,7 @@ const fingerprintShown = 8
 
 func (m shownMachine) row() []string {
 	if !m.Registered {
-		return []string{m.Name, m.State, "-", "-", "-", "-", "-", "-", "-", output.Dash(m.Reason), "-", "-", "-", "-", "-", "-"}
+		return []string{m.Name, m.State, "-", "-", "-", "-", "-", "-", "-", output.Dash(m.Reason), "-", "-", "-", "-", "-", "-", "-"}
 	}
 	state := m.State
 	if m.Drained && state != "drained" && state != "draining" {
@@ -151,7 +155,7 @@ func (m shownMachine) row() []string {
 		m.Name, state, fmt.Sprint(m.Config), short(m.ConfiguredFingerprint), short(m.LiveFingerprint),
 		fmt.Sprint(m.PacketsPerSecond), fmt.Sprint(m.BytesPerSecond), output.Dash(m.Version), output.Dash(m.Shard), output.Dash(m.Reason),
 		output.Dash(m.ForwarderVersion), output.Dash(m.SpeakerVersion), output.Dash(m.API), m.ago,
-		short(m.ConfigDigest), m.backends(),
+		short(m.ConfigDigest), m.backends(), m.ownDrains(),
 	}
 }
 
@@ -161,6 +165,18 @@ func (m shownMachine) backends() string {
 		return "-" // with etcd nobody says so
 	}
 	return fmt.Sprintf("%d/%d", m.BackendsUp, m.Backends)
+}
+
+// ownDrains of what other machines may use.
+func (m shownMachine) ownDrains() string {
+	var drains []string
+	for _, backend := range m.DrainedBackends {
+		drains = append(drains, "backend "+backend)
+	}
+	for _, service := range m.DrainedServices {
+		drains = append(drains, "service "+service)
+	}
+	return output.Dash(strings.Join(drains, ", "))
 }
 
 // reportFleet says what the table does not, and fails where there is an alarm.

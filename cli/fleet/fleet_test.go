@@ -60,13 +60,14 @@ func Test_a_fleet_without_etcd_has_digests_and_backends(t *testing.T) {
 	fake := &clitest.FakeController{Fleet: threeMachines()}
 	one := fake.Fleet.Machines[0].Registered
 	one.ConfigDigest, one.Backends, one.BackendsUp, one.BackendsDown = "1f203a6f1c5294ef", 4, 3, []string{"web-1"}
+	one.DrainedBackends, one.DrainedServices = []string{"web-2"}, []string{"dns"}
 	runDir := clitest.Both(t, fake, &clitest.FakeForwarder{})
 	out, _, err := guideway(t, "fleet", "--run-dir", runDir, "-o", "wide")
-	if err != nil || !strings.Contains(clitest.Fields(out), "1f203a6f 3/4") {
+	if err != nil || !strings.Contains(clitest.Fields(out), "1f203a6f 3/4 backend web-2, service dns") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, _, err = guideway(t, "fleet", "--run-dir", runDir, "-o", "json")
-	if err != nil || !strings.Contains(clitest.Fields(out), `"backends_down": [ "web-1" ]`) {
+	if err != nil || !strings.Contains(clitest.Fields(out), `"drained_backends": [ "web-2" ], "drained_services": [ "dns" ], "backends": 4, "backends_up": 3, "backends_down": [ "web-1" ]`) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

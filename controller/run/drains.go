@@ -139,14 +139,18 @@ func (c *Controller) drain(ctx context.Context, event brain.Event, refuse func()
 }
 
 func (c *Controller) keepDrains() error {
-	kept := c.brain.Drained()
-	own := func(kind fleet.Kind, names []string) []string {
+	own := c.ownDrains()
+	return c.store.SetDrains(store.Drains{Machine: own.Machine, Services: own.Services, Backends: own.Backends, Fleet: c.fleetDrains, Changes: c.drainChanges})
+}
+
+// ownDrains are those of this machine alone.
+func (c *Controller) ownDrains() brain.Drains {
+	own := c.brain.Drained()
+	withoutFleets := func(kind fleet.Kind, names []string) []string {
 		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(c.fleetDrains, fleet.Drained{Kind: kind, Name: name}) })
 	}
-	return c.store.SetDrains(store.Drains{
-		Machine: kept.Machine, Services: own(fleet.KindService, kept.Services),
-		Backends: own(fleet.KindBackend, kept.Backends), Fleet: c.fleetDrains, Changes: c.drainChanges,
-	})
+	own.Services, own.Backends = withoutFleets(fleet.KindService, own.Services), withoutFleets(fleet.KindBackend, own.Backends)
+	return own
 }
 
 func (c *Controller) restoreDrains() error {

@@ -168,10 +168,20 @@ func TestABackendIsDrainedOnAllPeers(t *testing.T) {
 	if _, err := first.drainBackend(&controllerv1.DrainBackendRequest{Drain: true}); err != nil {
 		t.Fatal(err)
 	}
-	second.untilFleet("it is heard", allThere)
+	second.untilFleet("its own drain is heard of", func(machines []*fleetv1.Machine) bool {
+		return allThere(machines) && slices.Equal(machines[0].DrainedBackends, []string{"web-1"}) && len(machines[1].DrainedBackends) == 0
+	})
 	if !drained("web-1")(first.state()) || !drained()(second.state()) {
 		t.Error("a machine's own drain is not its own")
 	}
+	// One of all machines is none of a machine's own.
+	if _, err := second.drainBackend(&controllerv1.DrainBackendRequest{Drain: true, Fleet: true, Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	third.until("drained on all", drained("web-1"))
+	second.untilFleet("no machine has own drains", func(machines []*fleetv1.Machine) bool {
+		return allThere(machines) && !slices.ContainsFunc(machines, func(m *fleetv1.Machine) bool { return len(m.DrainedBackends) > 0 })
+	})
 }
 
 func TestAServiceIsDrainedOnAllPeers(t *testing.T) {

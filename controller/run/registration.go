@@ -14,6 +14,7 @@ import (
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/sinks/fleet"
+	"github.com/guideway/guideway/controller/sinks/peers"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -63,18 +64,21 @@ func (r *registration) describe(ctx context.Context) *fleetv1.Machine {
 	var number uint64
 	var backends int
 	var down []string
+	var drained brain.Drains
 	if r.c.Ask(ctx, func() {
 		view, loaded = r.c.brain.ViewMachine()
 		inUse = r.c.brain.Config()
 		// Not that loaded last, which the forwarder may have refused.
 		number = r.c.configs.NumberOf(inUse)
 		backends, down = r.c.brain.CountBackends()
+		drained = r.c.ownDrains()
 	}) != nil || inUse == nil {
 		return nil
 	}
 	machine := &fleetv1.Machine{
 		Name: inUse.Machine.Name, Shard: inUse.Machine.Shard, Version: r.c.options.Version, Generation: number,
 		State: view.State, Reason: cmp.Or(view.Reason, loaded.Problem), Drained: view.Drain != nil, Api: apiAddress(inUse),
+		DrainedBackends: firstDrains(drained.Backends), DrainedServices: firstDrains(drained.Services),
 	}
 	if etcd := r.c.configs.Etcd(); etcd != nil {
 		machine.ChecksCandidates, machine.Checked = true, etcd.LastCheck()
@@ -95,6 +99,8 @@ func (r *registration) describe(ctx context.Context) *fleetv1.Machine {
 	r.describeForwarder(ctx, machine)
 	return machine
 }
+
+func firstDrains(names []string) []string { return names[:min(len(names), peers.DrainsMax)] }
 
 // apiAddress that other machines reach; empty: the API is not served over TCP.
 func apiAddress(c *config.Config) string {

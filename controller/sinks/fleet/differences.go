@@ -57,7 +57,7 @@ func (d Difference) String() string {
 	case AspectConfig:
 		return fmt.Sprintf("the machines have run different configs for more than %v (%s), so flows that move between machines may break: `guideway config diff` on each against the file that all are to have, and `guideway config apply`", differenceMax, who)
 	case AspectLive:
-		return of + fmt.Sprintf("tables have differed for more than %v (%s)", differenceMax, who) + broken + "compare `guideway show backends` on them: they judge backends differently, or one is drained on one machine alone"
+		return of + fmt.Sprintf("tables have differed for more than %v (%s)", differenceMax, who) + broken + "compare `guideway show backends` on them: they judge backends differently, or one is drained on one machine alone (OWN DRAINS of `guideway fleet -o wide`)"
 	}
 	return of + fmt.Sprintf("it means different members to them (%s)", who) + broken + "compare their versions and the file of cluster.secret_file on them"
 }

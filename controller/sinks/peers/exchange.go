@@ -40,6 +40,8 @@ const (
 	SilentMax = 10 * time.Second
 	// How many backends a status names.
 	downMax = 8
+	// DrainsMax is how many of its own drains a machine names, of backends and of services.
+	DrainsMax = 16
 	// Of `machine.addresses` there are two at most.
 	addressesMax = 2
 )
@@ -202,6 +204,8 @@ func bound(m *fleetv1.Machine) {
 	outside.Message(m, outside.TextBytesMax)
 	m.Addresses = m.Addresses[:min(len(m.Addresses), addressesMax)]
 	m.BackendsDown = m.BackendsDown[:min(len(m.BackendsDown), downMax)]
+	m.DrainedBackends = m.DrainedBackends[:min(len(m.DrainedBackends), DrainsMax)]
+	m.DrainedServices = m.DrainedServices[:min(len(m.DrainedServices), DrainsMax)]
 }
 
 // SetDrains of all machines that peers are to hear of.

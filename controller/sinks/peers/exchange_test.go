@@ -206,12 +206,17 @@ func TestWhatAPeerSaysIsBounded(t *testing.T) {
 	huge.Machine.Backends, huge.Machine.PacketsPerSecond = 1<<32-1, 1<<64-1
 	for range 5000 {
 		huge.Machine.BackendsDown = append(huge.Machine.BackendsDown, "web-1")
+		huge.Machine.DrainedBackends = append(huge.Machine.DrainedBackends, "web-1")
+		huge.Machine.DrainedServices = append(huge.Machine.DrainedServices, "web")
 		huge.Machine.Addresses = append(huge.Machine.Addresses, "10.0.0.1")
 	}
 	p.send(huge)
 	m := p.seen(time.Now())
 	if m.State != `serving\x1b[2J` || len(m.Reason) > 400 || len(m.BackendsDown) != downMax || len(m.Addresses) != addressesMax {
 		t.Errorf("%q, a reason of %d bytes, %d backends, %d addresses", m.State, len(m.Reason), len(m.BackendsDown), len(m.Addresses))
+	}
+	if len(m.DrainedBackends) != DrainsMax || len(m.DrainedServices) != DrainsMax {
+		t.Errorf("%d backends and %d services are drained", len(m.DrainedBackends), len(m.DrainedServices))
 	}
 	p.deliver(p.peer.State([]byte{15 << 3, 1})) // a field of a later version, and no machine
 	p.deliver(p.peer.State([]byte("no status")))

@@ -528,11 +528,14 @@ type Machine struct {
 	ConfigDigest string `protobuf:"bytes,19,opt,name=config_digest,json=configDigest,proto3" json:"config_digest,omitempty"`
 	// Backends that it knows, and how many of them are up, with the names of some that are
 	// not, in order.
-	Backends      uint32   `protobuf:"varint,20,opt,name=backends,proto3" json:"backends,omitempty"`
-	BackendsUp    uint32   `protobuf:"varint,21,opt,name=backends_up,json=backendsUp,proto3" json:"backends_up,omitempty"`
-	BackendsDown  []string `protobuf:"bytes,22,rep,name=backends_down,json=backendsDown,proto3" json:"backends_down,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Backends     uint32   `protobuf:"varint,20,opt,name=backends,proto3" json:"backends,omitempty"`
+	BackendsUp   uint32   `protobuf:"varint,21,opt,name=backends_up,json=backendsUp,proto3" json:"backends_up,omitempty"`
+	BackendsDown []string `protobuf:"bytes,22,rep,name=backends_down,json=backendsDown,proto3" json:"backends_down,omitempty"`
+	// Drained by command on this machine alone, in order; at most 16 of each.
+	DrainedBackends []string `protobuf:"bytes,23,rep,name=drained_backends,json=drainedBackends,proto3" json:"drained_backends,omitempty"`
+	DrainedServices []string `protobuf:"bytes,24,rep,name=drained_services,json=drainedServices,proto3" json:"drained_services,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Machine) Reset() {
@@ -719,6 +722,20 @@ func (x *Machine) GetBackendsDown() []string {
 	return nil
 }
 
+func (x *Machine) GetDrainedBackends() []string {
+	if x != nil {
+		return x.DrainedBackends
+	}
+	return nil
+}
+
+func (x *Machine) GetDrainedServices() []string {
+	if x != nil {
+		return x.DrainedServices
+	}
+	return nil
+}
+
 // What a machine sends to each of its peers, where there is no etcd.
 type PeerStatus struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -897,7 +914,7 @@ const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x18\n" +
 	"\arefusal\x18\x02 \x01(\tR\arefusal\x12\x1f\n" +
 	"\vnot_checked\x18\x03 \x01(\tR\n" +
-	"notChecked\"\x8d\x06\n" +
+	"notChecked\"\xe3\x06\n" +
 	"\aMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x14\n" +
@@ -924,7 +941,9 @@ const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
 	"\bbackends\x18\x14 \x01(\rR\bbackends\x12\x1f\n" +
 	"\vbackends_up\x18\x15 \x01(\rR\n" +
 	"backendsUp\x12#\n" +
-	"\rbackends_down\x18\x16 \x03(\tR\fbackendsDown\"z\n" +
+	"\rbackends_down\x18\x16 \x03(\tR\fbackendsDown\x12)\n" +
+	"\x10drained_backends\x18\x17 \x03(\tR\x0fdrainedBackends\x12)\n" +
+	"\x10drained_services\x18\x18 \x03(\tR\x0fdrainedServices\"z\n" +
 	"\n" +
 	"PeerStatus\x124\n" +
 	"\amachine\x18\x01 \x01(\v2\x1a.guideway.fleet.v1.MachineR\amachine\x126\n" +
