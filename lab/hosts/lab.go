@@ -277,7 +277,7 @@ func removeNamespaces(instance string) error {
 		}
 		for _, namespace := range namespaces {
 			errs = append(errs, emptyNamespace(namespace))
-			errs = append(errs, topology.Run(context.Background(), "", "ip", "netns", "delete", namespace))
+			errs = append(errs, topology.Run(context.Background(), "", "ip", "netns", "delete", namespace), topology.ForgetResolver(namespace))
 		}
 	}
 	return errors.Join(errs...)

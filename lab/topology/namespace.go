@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,6 +83,32 @@ func SetSysctls(namespace string, settings []string) error {
 		}
 		return nil
 	})
+}
+
+// resolverOf a namespace: `ip netns exec` has programs see it as /etc/resolv.conf.
+func resolverOf(namespace string) string {
+	return filepath.Join("/etc/netns", namespace, "resolv.conf")
+}
+
+// SetResolver names the DNS server of programs that start in a namespace from now on.
+func SetResolver(namespace string, server netip.Addr) error {
+	file := resolverOf(namespace)
+	err := os.MkdirAll(filepath.Dir(file), 0o755)
+	if err == nil {
+		err = os.WriteFile(file, []byte(fmt.Sprintf("nameserver %s\n", server)), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("set the DNS server of %s: %w", namespace, err)
+	}
+	return nil
+}
+
+// ForgetResolver of a namespace, if it has one.
+func ForgetResolver(namespace string) error {
+	directory := filepath.Dir(resolverOf(namespace))
+	err := os.RemoveAll(directory)
+	_ = os.Remove(filepath.Dir(directory)) // only if no other namespace has one
+	return err
 }
 
 // IPBatch runs lines of `ip` in one namespace, all or an error that names the
