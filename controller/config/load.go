@@ -1,6 +1,7 @@
 package config
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -127,18 +129,59 @@ type content struct {
 // the config is for. It takes nothing but a regular file, so that it never waits for
 // whoever writes to a FIFO, and gives a disk that does not answer up after a while.
 func ReadFromDisk(path string) ([]byte, fs.FileMode, error) {
-	read := make(chan content, 1)
-	go func() {
-		var c content
-		c.data, c.mode, c.err = ReadRegular(path)
-		read <- c
-	}()
-	select {
-	case c := <-read:
-		return c.data, c.mode, c.err
-	case <-time.After(readTimeout):
-		return nil, 0, fmt.Errorf("%s cannot be read within %v: does its file system answer?", path, readTimeout)
+	return ReadInTime(context.Background(), path)
+}
+
+// ReadInTime is ReadFromDisk that ends with the context.
+func ReadInTime(ctx context.Context, path string) ([]byte, fs.FileMode, error) {
+	return disk.readInTime(ctx, path)
+}
+
+var disk = reads{read: readRegular}
+
+// reads that may hang. Each that does takes a thread: while one of a file hangs, no other of
+// that file is begun.
+type reads struct {
+	read func(path string) ([]byte, fs.FileMode, error)
+	// By path, of those that were given up: a channel that is closed when it ends.
+	hanging sync.Map
+}
+
+func (r *reads) readInTime(ctx context.Context, path string) ([]byte, fs.FileMode, error) {
+	expired := time.NewTimer(readTimeout)
+	defer expired.Stop()
+	await := func(ended any) error {
+		select {
+		case <-ended.(chan struct{}):
+			return nil
+		case <-expired.C:
+			return fmt.Errorf("%s cannot be read within %v: does its file system answer?", path, readTimeout)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
+	if former, hangs := r.hanging.Load(path); hangs {
+		if err := await(former); err != nil {
+			return nil, 0, err
+		}
+	}
+	var c content
+	ended := make(chan struct{})
+	go func() {
+		c.data, c.mode, c.err = r.read(path)
+		close(ended)
+		r.hanging.CompareAndDelete(path, ended)
+	}()
+	if err := await(ended); err != nil {
+		r.hanging.Store(path, ended)
+		select {
+		case <-ended: // meanwhile: perhaps before it was stored
+			r.hanging.CompareAndDelete(path, ended)
+		default:
+		}
+		return nil, 0, err
+	}
+	return c.data, c.mode, c.err
 }
 
 // Of one file that a config names.
@@ -159,9 +202,8 @@ func LoadKeyPair(certFile, keyFile string) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, key)
 }
 
-// ReadRegular file, for as long as the disk takes. [ReadFromDisk] is for all but those who
-// read again and again.
-func ReadRegular(path string) ([]byte, fs.FileMode, error) {
+// readRegular file, for as long as the disk takes.
+func readRegular(path string) ([]byte, fs.FileMode, error) {
 	// To open a FIFO for reading waits for a writer otherwise.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

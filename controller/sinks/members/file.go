@@ -17,8 +17,6 @@ import (
 const (
 	// Reading is cheap and, unlike inotify, sees through the links that orchestrators swap.
 	fileInterval = time.Second
-	// A disk that does not answer is given up for now.
-	fileTimeout = 5 * time.Second
 	// A change counts when it is there twice: a file that is being written is read in part.
 	fileReads = 5
 )
@@ -26,22 +24,15 @@ const (
 type file struct {
 	path string
 	port uint16
-	// A read that the disk has not answered; nil: none.
-	pending chan content
 	// What was read last, and what was parsed last.
 	seen, parsed []byte
 	set          []config.PoolMember
 	err          error
 }
 
-type content struct {
-	data []byte
-	err  error
-}
-
 func (f *file) read(ctx context.Context) ([]config.PoolMember, time.Duration, error) {
 	for range fileReads {
-		data, err := f.readOnce(ctx)
+		data, _, err := config.ReadInTime(ctx, f.path)
 		if err != nil {
 			return nil, fileInterval, err
 		}
@@ -51,38 +42,13 @@ func (f *file) read(ctx context.Context) ([]config.PoolMember, time.Duration, er
 			f.parse(data)
 			return f.set, fileInterval, f.err
 		}
-		if !wait(ctx, fileInterval) {
+		select {
+		case <-time.After(fileInterval):
+		case <-ctx.Done():
 			return nil, 0, ctx.Err()
 		}
 	}
 	return nil, fileInterval, fmt.Errorf("%s differs each time it is read: write it in one step, to another name, and rename that", f.path)
-}
-
-// readOnce waits for a former read instead of beginning another: each that hangs takes a
-// thread.
-func (f *file) readOnce(ctx context.Context) ([]byte, error) {
-	if f.pending == nil {
-		pending := make(chan content, 1)
-		f.pending = pending
-		go func() {
-			data, _, err := config.ReadRegular(f.path)
-			pending <- content{data, err}
-		}()
-	}
-	timer := time.NewTimer(fileTimeout)
-	defer timer.Stop()
-	select {
-	case c := <-f.pending:
-		f.pending = nil
-		if c.data == nil {
-			c.data = []byte{} // nil: never read
-		}
-		return c.data, c.err
-	case <-timer.C:
-		return nil, fmt.Errorf("%s cannot be read within %s: does its file system answer?", f.path, fileTimeout)
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // parse what differs from what was parsed last.

@@ -1,7 +1,6 @@
 package members
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -139,27 +138,6 @@ func TestAChangeCountsWhenItIsThereTwice(t *testing.T) {
 		time.Sleep(fileInterval / 2)
 		if _, _, err := f.read(t.Context()); err == nil || !strings.Contains(err.Error(), "differs each time") {
 			t.Error(err)
-		}
-	})
-}
-
-func TestADiskThatDoesNotAnswerIsReadOnceAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hangs := make(chan content)
-		f := &file{path: "/nowhere", pending: hangs}
-		for range 3 {
-			if _, _, err := f.read(t.Context()); err == nil || !strings.Contains(err.Error(), "does its file system answer?") || f.pending != hangs {
-				t.Fatal(err)
-			}
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, _, err := f.read(ctx); err == nil {
-			t.Error("read after the end")
-		}
-		go func() { hangs <- content{data: []byte("[{targets: [10.1.0.1]}]")} }()
-		if set, _, err := f.read(t.Context()); err != nil || textOf(set) != "10.1.0.1" {
-			t.Error(set, err)
 		}
 	})
 }

@@ -103,7 +103,9 @@ func (m *Members) follow(ctx context.Context, pool string, one wanted) {
 			event.Members, event.Problem = nil, outside.Line(err.Error(), problemBytesMax)
 		}
 		m.tell(event)
-		if !wait(ctx, again) {
+		select {
+		case <-time.After(again):
+		case <-ctx.Done():
 			return
 		}
 	}
@@ -117,17 +119,6 @@ func (m *Members) source(one wanted) source {
 		return &file{path: one.from.File, port: one.from.Port}
 	}
 	return &domain{from: one.from, ipv4: one.ipv4, ipv6: one.ipv6, servers: m.servers}
-}
-
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // set of members, each once.
