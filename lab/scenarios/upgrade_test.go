@@ -89,7 +89,7 @@ func (u *upgrade) restart(t *testing.T, process string) {
 			_, err := on(t, u.running, machine, "show", "config")
 			return err
 		})
-		if err := u.running.WaitReady(t.Context(), 30*time.Second); err != nil {
+		if err := u.running.WaitReady(t.Context(), time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
