@@ -20,10 +20,14 @@ func TestVRRP(t *testing.T) {
 	o.Router, o.Encap = topology.NoRouter, "l2"
 	running := up(t, o)
 	machine := running.Network.LoadBalancers[0]
-	shown, err := on(t, running, machine.Name, "show", "vrrp")
-	if err != nil || strings.Count(shown, "this machine") != 2 || strings.Count(shown, "backup") != 2 {
-		t.Errorf("show vrrp: %v\n%s", err, shown)
-	}
+	// The controller hears of owners a moment later than clients do.
+	eventually(t, 5*time.Second, "each machine owns a group", func() error {
+		shown, err := on(t, running, machine.Name, "show", "vrrp")
+		if err == nil && (strings.Count(shown, "this machine") != 2 || strings.Count(shown, "backup") != 2) {
+			err = fmt.Errorf("show vrrp:\n%s", shown)
+		}
+		return err
+	})
 	nothing := func() error { return nil }
 	for block, test := range []struct {
 		name   string
