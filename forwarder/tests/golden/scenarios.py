@@ -526,6 +526,29 @@ def fragments_follow_their_datagrams_first_one(c):
 
 
 @scenario
+def packets_to_a_join_port_go_to_the_backend_whose_port_it_is(c):
+    """The ports of the config's 20000 and on that web-1 and web-2 have by their names, and the next one."""
+    web_1, web_2, nobodys = 22121, 23866, 23867
+    one, two, nine, five = "192.0.2.1", "192.0.2.2", "192.0.2.9", "192.0.2.5"
+    opened = c.add("sent", "a connection is opened", tcp(443, source=one), "miss", "web")
+    join = c.add("sent", "a join from the same address: only web-1 takes new connections", tcp(web_1, source=one), "none", "web", opened)
+    c.add("sent", "from the client's other address", tcp(web_1, source=two), "none", "web", join)
+    c.add("sent", "and its data", tcp(web_1, "A", source=two, payload=b"data"), "none", "web", join)
+    c.add("sent", "and its end", tcp(web_1, "FA", source=two), "none", "web", join)
+    draining = c.add("sent", "a join at a backend that drains", tcp(web_2, source=one), "none", "web", f"!{join}")
+    c.add("sent", "from another address", tcp(web_2, "A", source=nine), "none", "web", draining)
+    c.add("no_service", "a port that is nobody's", tcp(nobodys, source=one))
+    c.add("no_service", "the same port of UDP", udp(web_1, client_port=40000, source=one, payload=b"x"))
+    c.add("sent", "over IPv6", tcp(web_1, to=VIP6, source="2001:db8:c::1"), "none", "web", join)
+    c.add("sent", "over IPv6", tcp(web_2, "A", to=VIP6, source="2001:db8:c::2", payload=b"data"), "none", "web", draining)
+    quoted = IP(src=VIP, dst=one) / TCP(sport=web_2, dport=40000, flags="A")
+    c.add("sent", "an error about a segment from a join port", icmp_error(quoted), "none", "web", draining)
+    first, later = pieces(tcp(web_2, "PA", source=five, payload=b"y" * 1200), 800)
+    c.add("sent", "a first fragment", first, "none", "web", draining)
+    c.add("sent", "and the later one follows", later, like=draining)
+
+
+@scenario
 def fragments_go_to_the_machine_in_charge_of_them(c):
     """By three-tuple, over this machine and two peers: who is in charge is a hash's business, that all pieces of all
     datagrams between two hosts go one way is ours."""
