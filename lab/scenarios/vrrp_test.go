@@ -20,14 +20,7 @@ func TestVRRP(t *testing.T) {
 	o.Router, o.Encap = topology.NoRouter, "l2"
 	running := up(t, o)
 	machine := running.Network.LoadBalancers[0]
-	// The controller hears of owners a moment later than clients do.
-	eventually(t, 5*time.Second, "each machine owns a group", func() error {
-		shown, err := on(t, running, machine.Name, "show", "vrrp")
-		if err == nil && (strings.Count(shown, "this machine") != 2 || strings.Count(shown, "backup") != 2) {
-			err = fmt.Errorf("show vrrp:\n%s", shown)
-		}
-		return err
-	})
+	owns(t, running, 2)
 	nothing := func() error { return nil }
 	for block, test := range []struct {
 		name   string
@@ -55,10 +48,54 @@ func TestVRRP(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the machines are split and heal", func(t *testing.T) {
+		underLoad(t, running, 5, func() {
+			for _, isSplit := range []bool{true, false} {
+				if err := running.Network.Split(t.Context(), running.Network.LoadBalancers, isSplit); err != nil {
+					t.Fatal(err)
+				}
+				owns(t, running, map[bool]int{true: 4, false: 2}[isSplit])
+				time.Sleep(time.Second) // what clients send meanwhile
+			}
+		})
+	})
+}
+
+// owns each load balancer the VIPs of so many virtual routers, of four. The controller hears of
+// it a moment later than clients do.
+func owns(t *testing.T, running *hosts.Lab, virtualRouters int) {
+	t.Helper()
+	for _, machine := range running.Network.LoadBalancers {
+		eventually(t, 5*time.Second, fmt.Sprintf("%s owns %d of 4", machine.Name, virtualRouters), func() error {
+			shown, err := on(t, running, machine.Name, "show", "vrrp")
+			if err == nil && (strings.Count(shown, "this machine") != virtualRouters || strings.Count(shown, "backup") != 4-virtualRouters) {
+				err = fmt.Errorf("show vrrp:\n%s", shown)
+			}
+			return err
+		})
+	}
 }
 
 // leavesTheOwner, all of a load's traffic, when something happens; no connection breaks.
 func leavesTheOwner(t *testing.T, running *hosts.Lab, owner string, block int, happen func() (undo func() error, err error)) (undo func() error) {
+	t.Helper()
+	var took time.Duration
+	report := underLoad(t, running, block, func() {
+		gone := watchWithdrawal(t, running, owner)
+		happened := time.Now()
+		var err error
+		if undo, err = happen(); err != nil {
+			t.Fatal(err)
+		}
+		took = gone().Sub(happened)
+		time.Sleep(time.Second)
+	})
+	t.Logf("traffic left %s after %v; the longest pause of a message was %v", owner, took, report.LongestPause)
+	return undo
+}
+
+// underLoad of long-lived connections to VIPs of each load balancer; none breaks.
+func underLoad(t *testing.T, running *hosts.Lab, block int, during func()) load.Report {
 	t.Helper()
 	addresses, err := running.Network.AddClientAddresses(t.Context(), block, 1)
 	if err != nil {
@@ -80,14 +117,7 @@ func leavesTheOwner(t *testing.T, running *hosts.Lab, owner string, block int, h
 		}
 		return err
 	})
-	gone := watchWithdrawal(t, running, owner)
-	happened := time.Now()
-	undo, err = happen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	took := gone().Sub(happened)
-	time.Sleep(time.Second)
+	during()
 	report, err := remote.Stop()
 	if err != nil {
 		t.Fatal(err)
@@ -95,6 +125,5 @@ func leavesTheOwner(t *testing.T, running *hosts.Lab, owner string, block int, h
 	if report.Broken > 0 || report.Messages == 0 {
 		t.Errorf("%d of %d connections broken, %d messages: %+v", report.Broken, report.Connections, report.Messages, report.Failures)
 	}
-	t.Logf("traffic left %s after %v; %d messages, the longest pause of one was %v", owner, took, report.Messages, report.LongestPause)
-	return undo
+	return report
 }

@@ -241,6 +241,19 @@ func (network Network) SetLink(ctx context.Context, n Node, state string) error 
 	return IPBatch(ctx, network.Router, []string{fmt.Sprintf("link set %s %s", n.Port, state)})
 }
 
+// Split a switch: these nodes do not reach each other any more, and all others still do; or
+// they do again.
+func (network Network) Split(ctx context.Context, nodes []Node, isSplit bool) error {
+	state, lines := "off", []string(nil)
+	if isSplit {
+		state = "on"
+	}
+	for _, n := range nodes {
+		lines = append(lines, fmt.Sprintf("link set %s type bridge_slave isolated %s", n.Port, state))
+	}
+	return IPBatch(ctx, network.Router, lines)
+}
+
 // Renumber a node: it has the next addresses of its networks, and not those of before.
 func (network Network) Renumber(ctx context.Context, n Node) (Node, error) {
 	n.Addresses = slices.Clone(n.Addresses)
