@@ -56,6 +56,7 @@ ethtool ethtool
 bird bird2
 birdc bird2
 /usr/lib/frr/bgpd frr
+keepalived keepalived
 nginx nginx-light
 wrk wrk
 tshark tshark
