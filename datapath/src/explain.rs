@@ -159,7 +159,8 @@ fn small_packet<'c>(key: &FlowKey, chunk: &'c mut [u8; CHUNK_BYTES]) -> (Frame<'
         traffic_class: 0,
         packet_bytes,
     };
-    let packet = [0; 74];
+    let mut packet = [0; 74];
+    packet[21..23].fill(64); // the hop limit of IPv6, the TTL of IPv4
     let packet = &packet[..ethernet::HEADER_BYTES + usize::from(packet_bytes)];
     (Frame::copy_of(chunk, packet).expect("a chunk holds a small frame"), meta)
 }

@@ -34,6 +34,18 @@ fn an_explanation_names_what_forwarding_then_does() {
 }
 
 #[test]
+fn without_a_tunnel_the_backends_ethernet_address_is_all_there_is() {
+    let mut plan = message(1);
+    plan.services[0].set_encap(plan::proto::Encap::L2);
+    let mut machine = Machine::new(plan, 100);
+    let hash = FlowHash::new(&Secret::derived("test"));
+    let packet = tcp(9, 1, Tcp::Ack);
+    let told = explain(&machine.view, &hash, &machine.tables, &key(&packet), Details::default());
+    let (_, _, frame) = machine.forward(0, &packet);
+    assert_eq!((told.end, &told.outer[..]), (None, &frame[..14]));
+}
+
+#[test]
 fn a_tracked_connection_overrides_the_hash() {
     let mut machine = Machine::new(message(4), 1000);
     let hash = FlowHash::new(&Secret::derived("test"));
