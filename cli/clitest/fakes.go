@@ -323,6 +323,8 @@ func (*FakeForwarder) Explain(_ context.Context, r *forwarderv1.ExplainRequest) 
 			End: &forwarderv1.Drop{Reason: "no_service", Meaning: "No service has it.", UsualCause: "A scan."}}, nil
 	case 82:
 		told.Tracked = nil
+	case 84:
+		told.Encap = "l2"
 	case 83:
 		told.Cached, told.NotCached = nil, "its packets are not tracked"
 		told.Mode, told.TableSize, told.RouteOption = "stateless", 8192, []string{"10.1.0.12", "10.1.0.13"}

@@ -18,6 +18,7 @@ import (
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/show"
+	"github.com/guideway/guideway/controller/config"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
@@ -250,7 +251,9 @@ func (e explanation) lines() []explainedLine {
 	} else if hop != nil {
 		say("next hop", "%s on %s, MTU %d", hop.Mac, hop.Device, hop.Mtu)
 	}
-	if t.Outer != "" {
+	if t.Outer != "" && t.Encap == string(config.EncapL2) {
+		say("outer", "none (l2): the packet itself goes there, one hop older")
+	} else if t.Outer != "" {
 		say("outer", "%s, of a packet without data:", t.Encap)
 		for _, row := range hexRows(t.Outer) {
 			say("", "%s", row)

@@ -61,6 +61,10 @@ outer       gre, of a packet without data:
 	if want := "then 10.1.0.12, 10.1.0.13: the bucket moves, and agents pass on what is not theirs"; err != nil || !strings.Contains(clitest.Fields(out), want) {
 		t.Errorf("%v, lacks %q:\n%s", err, want, out)
 	}
+	out, _, err = guideway(t, "explain", "tcp", "192.0.2.7:40000", "203.0.113.10:84", "--run-dir", runDir)
+	if want := "outer none (l2): the packet itself goes there, one hop older"; err != nil || !strings.Contains(clitest.Fields(out), want) {
+		t.Errorf("%v, lacks %q:\n%s", err, want, out)
+	}
 	if _, _, err := guideway(t, "explain", "tcp", "192.0.2.7:40000", "--run-dir", runDir); err == nil {
 		t.Error("two words were accepted")
 	}
