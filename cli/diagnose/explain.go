@@ -251,15 +251,21 @@ func (e explanation) lines() []explainedLine {
 	} else if hop != nil {
 		say("next hop", "%s on %s, MTU %d", hop.Mac, hop.Device, hop.Mtu)
 	}
-	if t.Outer != "" && t.Encap == string(config.EncapL2) {
-		say("outer", "none (l2): the packet itself goes there, one hop older")
-	} else if t.Outer != "" {
-		say("outer", "%s, of a packet without data:", t.Encap)
-		for _, row := range hexRows(t.Outer) {
-			say("", "%s", row)
-		}
+	if t.Outer != "" {
+		e.sayOuter(say)
 	}
 	return lines
+}
+
+func (e explanation) sayOuter(say func(label, format string, values ...any)) {
+	if e.told.Encap == string(config.EncapL2) {
+		say("outer", "none (l2): the packet itself goes there, one hop older")
+		return
+	}
+	say("outer", "%s, of a packet without data:", e.told.Encap)
+	for _, row := range hexRows(e.told.Outer) {
+		say("", "%s", row)
+	}
 }
 
 func (e explanation) verdict() string {
