@@ -464,26 +464,23 @@ fn readdress(
     meta: &PacketMeta,
     template: &HeaderTemplate,
 ) -> Result<(), Unsendable> {
-    const HOPS: [usize; 2] = [8, 7];
-    let hops_at = ethernet::HEADER_BYTES + HOPS[meta.family as usize];
-    if frame.bytes()[hops_at] <= 1 {
+    let hops_at = match meta.family {
+        Family::V4 => 8,
+        Family::V6 => 7,
+    };
+    if frame.bytes()[ethernet::HEADER_BYTES + hops_at] <= 1 {
         return Err(Unsendable::HopLimit);
     }
     front::<{ ethernet::HEADER_BYTES }>(frame, meta, template)?;
     let packet = &mut frame.bytes_mut()[ethernet::HEADER_BYTES..];
-    packet[hops_at - ethernet::HEADER_BYTES] -= 1;
+    // A tunnel in which it came may have marked it as having met congestion (RFC 6040).
     match meta.family {
         Family::V4 => {
-            // RFC 1141: what is taken from the sum is added to its complement.
-            let sum = u16::from_be_bytes([packet[10], packet[11]]);
-            let (sum, carry) = sum.overflowing_add(1 << 8);
-            let sum = sum.wrapping_add(u16::from(carry || sum == 0xffff));
-            packet[10..12].copy_from_slice(&sum.to_be_bytes());
-            if packet[1] != meta.traffic_class {
-                set_class_v4(packet, meta.traffic_class);
-            }
+            change_v4(packet, 0, |[version, _]| [version, meta.traffic_class]);
+            change_v4(packet, 8, |[hops, protocol]| [hops - 1, protocol]);
         }
         Family::V6 => {
+            packet[7] -= 1;
             let [high, low] = [meta.traffic_class >> 4, meta.traffic_class << 4];
             packet[0] = 6 << 4 | high;
             packet[1] = packet[1] & 0xf | low;
@@ -492,13 +489,14 @@ fn readdress(
     Ok(())
 }
 
-/// The mark of congestion that a tunnel met in which the packet came (RFC 6040).
-#[cold]
-fn set_class_v4(packet: &mut [u8], traffic_class: u8) {
-    packet[1] = traffic_class;
-    packet[10..12].fill(0);
-    let header_bytes = usize::from(packet[0] & 0xf) * 4;
-    let sum = checksum::finish(checksum::sum(&packet[..header_bytes]));
+/// Changes a word of an IPv4 header, and the checksum with it.
+#[inline]
+fn change_v4(packet: &mut [u8], at: usize, change: impl FnOnce([u8; 2]) -> [u8; 2]) {
+    let before = [packet[at], packet[at + 1]];
+    let after = change(before);
+    packet[at..at + 2].copy_from_slice(&after);
+    let [old, new] = [before, after].map(u16::from_be_bytes);
+    let sum = checksum::update(u16::from_be_bytes([packet[10], packet[11]]), old, new);
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
