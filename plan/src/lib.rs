@@ -56,5 +56,6 @@ pub use probing::{ProbeTunnel, Probing};
 pub use quic_lb::QuicLb;
 pub use service::{
     Affinity, Backend, Dscp, SecondChance, Service, SpillTo, Timeouts, Tracking, TunnelProfile,
+    encap_name,
 };
 pub use wire::Encap;

@@ -67,12 +67,10 @@ pub struct TunnelProfile {
 /// What no encapsulation is called in configs.
 pub const L2: &str = "l2";
 
-impl TunnelProfile {
-    /// Its encapsulation's name in configs.
-    #[must_use]
-    pub fn encap_name(&self) -> &'static str {
-        self.encap.map_or(L2, Encap::name)
-    }
+/// What an encapsulation, or none, is called in configs.
+#[must_use]
+pub fn encap_name(encap: Option<Encap>) -> &'static str {
+    encap.map_or(L2, Encap::name)
 }
 
 /// Another cluster's prefix: packets go to the address there that has the

@@ -122,7 +122,7 @@ fn describe_service(response: &mut proto::ExplainResponse, service: &Service, tr
         Tracking::JoinPort => "join_port",
     };
     response.mode = mode.to_owned();
-    response.encap = service.tunnel.encap_name().to_owned();
+    response.encap = plan::encap_name(service.tunnel.encap).to_owned();
 }
 
 /// The address that a packet without a backend is spilled to (paper 4.2).

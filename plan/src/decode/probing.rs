@@ -2,14 +2,12 @@
 
 use std::collections::HashMap;
 
-use wire::Encap;
-
 use super::services::encap_of;
 use super::{PlanError, refuse};
 use crate::ids::BackendId;
 use crate::probing::{ProbeTunnel, Probing};
 use crate::proto;
-use crate::service::{L2, TunnelProfile};
+use crate::service::{TunnelProfile, encap_name};
 
 pub(super) fn probing(
     message: &proto::Plan,
@@ -38,8 +36,7 @@ pub(super) fn probing(
         };
         let encap = encap_of(&path("encap"), assignment.encap())?;
         let Some(profile) = profiles.iter().position(|profile| profile.encap == encap) else {
-            let name = encap.map_or(L2, Encap::name);
-            let problem = format!("no service has the encapsulation {name}");
+            let problem = format!("no service has the encapsulation {}", encap_name(encap));
             return refuse(path("encap"), problem);
         };
         assigned.push((port, ProbeTunnel { backend: *backend, profile: profile as u16 }));

@@ -523,7 +523,7 @@ fn a_port_of_probes_stands_for_a_backend_and_an_encapsulation() {
     let plan = plan(message);
     let named = |port| {
         let tunnel = plan.probing.as_ref().unwrap().tunnel(port)?;
-        let encap = plan.profiles[usize::from(tunnel.profile)].encap_name();
+        let encap = plan::encap_name(plan.profiles[usize::from(tunnel.profile)].encap);
         Some((plan.backend(tunnel.backend).unwrap().name.as_str(), encap))
     };
     assert_eq!(named(20_000), Some(("b2", "gre")));
