@@ -181,10 +181,6 @@ static __always_inline int readdress(void *ctx, const enum hook hook, const stru
 
 	if ((void *)(eth + 1) > frame_end(ctx, hook) || !take_hop(ctx, hook, eth))
 		return 0;
-	/* take_hop's last call may have moved the packet, for all that the verifier knows. */
-	eth = frame_start(ctx, hook);
-	if ((void *)(eth + 1) > frame_end(ctx, hook))
-		return 0;
 	*(__u64 *)eth = outer->front[0];
 	*(__u32 *)((void *)eth + 8) = (__u32)outer->front[1];
 	return 1;
