@@ -65,7 +65,7 @@ fn first_fragment(packet: &[u8], key: &FlowKey, id: u16) -> Vec<u8> {
             bytes[16..18].copy_from_slice(&length.to_be_bytes());
             bytes[18..20].copy_from_slice(&id.to_be_bytes());
             bytes[20..22].copy_from_slice(&0x2000u16.to_be_bytes());
-            batch::sum_v4(&mut bytes);
+            crate::common::sum_v4(&mut bytes);
         }
         Family::V6 => {
             bytes.truncate(54 + (packet.len() - 54) / 8 * 8);

@@ -267,9 +267,7 @@ fn tunnels_are_taken_from_peers_and_encapsulators_only() {
     }
     let mut elsewhere = inner.clone();
     elsewhere[33] ^= 1;
-    elsewhere[24..26].fill(0);
-    let sum = wire::checksum::finish(wire::checksum::sum(&elsewhere[14..34]));
-    elsewhere[24..26].copy_from_slice(&sum.to_be_bytes());
+    common::sum_v4(&mut elsewhere);
     assert_eq!(
         machine.forward(0, &tunnelled(LB_2, LB_1, 1, &elsewhere)).0,
         Verdict::Drop(DropReason::NoService)
@@ -367,9 +365,7 @@ fn to_a_vip_only_gre_of_senders_that_are_known_is_a_tunnel() {
 
 fn with_ecn(frame: &mut [u8], ecn: u8) {
     frame[15] = ecn;
-    frame[24..26].fill(0);
-    let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
-    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    common::sum_v4(frame);
 }
 
 #[test]
@@ -643,9 +639,7 @@ fn redirections(recursion: u8) -> usize {
     let is_redirected = |client: &u8| {
         let mut piece = fragments_v4(7, 1500).swap_remove(0);
         piece[29] = *client;
-        piece[24..26].fill(0);
-        let sum = wire::checksum::finish(wire::checksum::sum(&piece[14..34]));
-        piece[24..26].copy_from_slice(&sum.to_be_bytes());
+        common::sum_v4(&mut piece);
         let arriving = tunnelled(LB_2, LB_1, recursion, &piece);
         let (verdict, _, frame) = machine.forward(1, &arriving);
         let redirected = matches!(verdict, Verdict::Redirect(_));
@@ -743,9 +737,7 @@ fn changed(frame: &[u8], source: [u8; 4], to: [u8; 4], flags: u8) -> Vec<u8> {
     frame[26..30].copy_from_slice(&source);
     frame[30..34].copy_from_slice(&to);
     frame[20] |= flags;
-    frame[24..26].fill(0);
-    let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
-    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    common::sum_v4(&mut frame);
     frame
 }
 

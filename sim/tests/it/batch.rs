@@ -277,7 +277,7 @@ fn long(random: &mut Random) -> Vec<u8> {
     let mut bytes = packet(random, 1500);
     if bytes[12] == 8 {
         bytes[20..22].fill(0);
-        sum_v4(&mut bytes);
+        common::sum_v4(&mut bytes);
     }
     bytes
 }
@@ -311,7 +311,7 @@ fn set_packet_bytes(frame: &mut Vec<u8>, packet_bytes: u16) {
     let protocol = if is_v4 { frame[23] } else { frame[20] };
     if is_v4 {
         frame[16..18].copy_from_slice(&packet_bytes.to_be_bytes());
-        sum_v4(frame);
+        common::sum_v4(frame);
     } else {
         frame[18..20].copy_from_slice(&(packet_bytes - header_bytes).to_be_bytes());
     }
@@ -423,13 +423,7 @@ fn vary_v4(random: &mut Random, bytes: &mut [u8]) {
     };
     bytes[15] = random.pick(&[0, 0x03, 0xb8]);
     bytes[20..22].copy_from_slice(&flags.to_be_bytes());
-    sum_v4(bytes);
-}
-
-pub fn sum_v4(bytes: &mut [u8]) {
-    bytes[24..26].fill(0);
-    let sum = wire::checksum::finish(wire::checksum::sum(&bytes[14..34]));
-    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    common::sum_v4(bytes);
 }
 
 fn tunnelled(random: &mut Random, inner: &[u8]) -> Vec<u8> {

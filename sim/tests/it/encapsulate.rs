@@ -30,9 +30,7 @@ fn packet(inner_v6: bool, traffic_class: u8, payload: &[u8]) -> Vec<u8> {
             .write(&mut frame, payload)
             .unwrap();
         frame[15] = traffic_class;
-        frame[24..26].fill(0);
-        let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
-        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        common::sum_v4(&mut frame);
     }
     frame
 }
@@ -202,9 +200,7 @@ fn by_link(mut packet: Vec<u8>) -> Vec<u8> {
         return packet;
     }
     packet[22] -= 1;
-    packet[24..26].fill(0);
-    let sum = wire::checksum::finish(wire::checksum::sum(&packet[14..34]));
-    packet[24..26].copy_from_slice(&sum.to_be_bytes());
+    common::sum_v4(&mut packet);
     packet
 }
 
@@ -299,9 +295,7 @@ fn pieces_of(offset: u16, payload: usize, mtu: u16) -> Result<Vec<(usize, usize)
     let with_offset = |flags: u16, payload| {
         let mut frame = packet(false, 0, &vec![9; payload]);
         frame[20..22].copy_from_slice(&flags.to_be_bytes());
-        frame[24..26].fill(0);
-        let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
-        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        common::sum_v4(&mut frame);
         frame
     };
     machine.forward(0, &with_offset(0x2000, 16));

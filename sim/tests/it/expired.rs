@@ -63,9 +63,7 @@ fn first_fragment(port: u16) -> Vec<u8> {
     const MORE_FRAGMENTS: u8 = 0x20;
     let mut frame = udp(client(), port);
     frame[20] |= MORE_FRAGMENTS;
-    frame[24..26].fill(0);
-    let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
-    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    crate::common::sum_v4(&mut frame);
     frame
 }
 

@@ -19,7 +19,6 @@ use nic::filter_run::{Action, FilterRun, Hook};
 use nic::kernel_cache::{CacheConfig, CacheSize};
 use plan::{Planner, proto};
 use sim::{LoadBalancer, Path, Setup};
-use wire::checksum;
 use wire::tunnel::route_option;
 
 const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0x0f1e_2d3c_4b5a_6978];
@@ -237,9 +236,7 @@ fn sum(frame: &mut [u8]) {
     if is_v6(frame) {
         return;
     }
-    frame[24..26].fill(0);
-    let sum = checksum::finish(checksum::sum(&frame[14..34]));
-    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    common::sum_v4(frame);
 }
 
 /// The packet with that many bytes of payload more.

@@ -263,9 +263,7 @@ fn the_first_fragment_of_a_join_goes_to_its_tokens_bucket_and_the_others_with_it
         let fragment = |frame: &[u8], flags: u16| {
             let mut frame = frame.to_vec();
             frame[20..22].copy_from_slice(&flags.to_be_bytes());
-            frame[24..26].fill(0);
-            let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
-            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+            common::sum_v4(&mut frame);
             frame
         };
         let first = fragment(&frame, 0x2000);

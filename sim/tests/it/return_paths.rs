@@ -121,9 +121,7 @@ fn too_big_is_told_by_way_of_a_router() {
         .unwrap();
     // Do not fragment.
     large[20] = 0x40;
-    large[24..26].fill(0);
-    let sum = wire::checksum::finish(wire::checksum::sum(&large[14..34]));
-    large[24..26].copy_from_slice(&sum.to_be_bytes());
+    common::sum_v4(&mut large);
     let (verdict, _, answer) = machine(known()).forward(0, &redirected(&large, 0x0800));
     assert_eq!(verdict, Verdict::ReplyBy(DeviceIndex(3)));
     assert_eq!(link(&answer), (ROUTER.destination.0, ROUTER.source.0));

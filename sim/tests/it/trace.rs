@@ -98,9 +98,7 @@ fn forged_stale_and_repeated_marks_are_ordinary_packets() {
     *forged.last_mut().unwrap() ^= 1;
     let mut moved = good.clone();
     moved[29] ^= 1;
-    moved[24..26].fill(0);
-    let sum = wire::checksum::finish(wire::checksum::sum(&moved[14..34]));
-    moved[24..26].copy_from_slice(&sum.to_be_bytes());
+    common::sum_v4(&mut moved);
     for packet in [
         &forged,
         &moved,

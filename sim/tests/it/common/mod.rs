@@ -76,6 +76,13 @@ impl Random {
     }
 }
 
+/// Writes the checksum of an IPv4 header without options, after a change.
+pub fn sum_v4(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let sum = wire::checksum::finish(wire::checksum::sum(&frame[14..34]));
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
 /// Makes the first service stateless: by bucket, the index of a member of its
 /// group.
 pub fn make_stateless(message: &mut proto::Plan, by_bucket: &[u32]) {
