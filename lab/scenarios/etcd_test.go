@@ -32,24 +32,14 @@ func TestEtcd(t *testing.T) {
 	o := options(t, "etcd")
 	running := up(t, o)
 	e := etcdWithSpare(t, running)
-	remote := loadForTakeOver(t, running, 1, 50)
-	t.Cleanup(func() { _ = remote.Abandon() }) // of one that was stopped: nothing to do
-	stopWatch := keepEyeOnRoutes(t, running)
-	for _, scenario := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	end := inStepsUnderLoad(t, running, []step{
 		{"each_machine_writes_its_own_key", e.ownKeys},
 		{"an_apply_reaches_both", e.applyReachesBoth},
 		{"a_drain_of_the_fleet_reaches_both", e.drainReachesBoth},
-	} {
-		if !t.Run(scenario.name, scenario.run) {
-			t.FailNow() // each begins where the one before has ended
-		}
-	}
-	stopWatch() // further VIPs have one next hop before they have two
+	})
+	// Routes are no longer watched: further VIPs have one next hop before they have two.
 	t.Run("thousands_of_services", e.thousandsOfServices)
-	stopUnbroken(t, remote)
+	end()
 }
 
 // etcdWithSpare: the load balancers' config is in etcd. The spare backend is in it

@@ -37,24 +37,12 @@ func TestFleet(t *testing.T) {
 	e := startEtcd(t, running)
 	e.own = e.serveAPI(t, running)
 	e.takeOverConfigs(t)
-	remote := loadForTakeOver(t, running, 1, 50)
-	t.Cleanup(func() { _ = remote.Abandon() }) // of one that was stopped: nothing to do
-	stopWatch := keepEyeOnRoutes(t, running)
-	for _, scenario := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	inStepsUnderLoad(t, running, []step{
 		{"every_machine_is_shown", e.fleetIsShown},
 		{"one_machine_refuses_for_all", e.oneRefuses},
 		{"one_machine_runs_it_first", e.canary},
 		{"restarted_one_at_a_time_while_backends_change", e.restartFleet},
-	} {
-		if !t.Run(scenario.name, scenario.run) {
-			t.FailNow() // each begins where the one before has ended
-		}
-	}
-	stopWatch()
-	stopUnbroken(t, remote)
+	})()
 	t.Run("a_restart_stops_at_the_first_that_is_not_well", e.restartStops)
 }
 

@@ -29,24 +29,12 @@ func TestMembers(t *testing.T) {
 	o.Encap, o.SecondChance = "geneve", true
 	running := up(t, o)
 	s := startSources(t, running)
-	remote := loadForTakeOver(t, running, 1, 50)
-	t.Cleanup(func() { _ = remote.Abandon() }) // of one that was stopped: nothing to do
-	stopWatch := keepEyeOnRoutes(t, running)
-	for _, scenario := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	inStepsUnderLoad(t, running, []step{
 		{"one_comes", s.oneComes},
 		{"one_goes", s.oneGoes},
 		{"the_sources_die_and_nothing_changes", s.die},
 		{"the_sources_come_back", s.comeBack},
-	} {
-		if !t.Run(scenario.name, scenario.run) {
-			t.FailNow() // each begins where the one before has ended
-		}
-	}
-	stopWatch()
-	stopUnbroken(t, remote)
+	})()
 }
 
 // sources of the pools web, a file, and echo, a DNS server.

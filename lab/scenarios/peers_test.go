@@ -27,26 +27,14 @@ func TestPeers(t *testing.T) {
 	running := up(t, o)
 	p := &peerMachines{running: running, certificates: newCertificates(t, filepath.Join(o.RunDir, "api")), texts: map[string]string{}}
 	p.configure(t)
-	remote := loadForTakeOver(t, running, 1, 50)
-	t.Cleanup(func() { _ = remote.Abandon() }) // of one that was stopped: nothing to do
-	stopWatch := keepEyeOnRoutes(t, running)
-	for _, scenario := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
+	inStepsUnderLoad(t, running, []step{
 		{"each_shows_all_and_which_config_is_another", p.allAreShown},
 		{"a_drain_reaches_all", p.drain},
 		{"each_says_that_configs_differ_for_long", p.differ},
 		{"the_config_is_put_right", p.putRight},
 		{"restarted_one_at_a_time_and_drained_still", p.restart},
 		{"undrained_from_another_machine", p.undrain},
-	} {
-		if !t.Run(scenario.name, scenario.run) {
-			t.FailNow() // each begins where the one before has ended
-		}
-	}
-	stopWatch()
-	stopUnbroken(t, remote)
+	})()
 }
 
 type peerMachines struct {

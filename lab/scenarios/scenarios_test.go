@@ -337,6 +337,31 @@ func startLoad(t *testing.T, running *hosts.Lab, block, connections int) *load.R
 	return remote
 }
 
+// A step of a scenario begins where the one before has ended.
+type step struct {
+	name string
+	run  func(*testing.T)
+}
+
+// inStepsUnderLoad runs them while clients talk and routes are watched. To be called at the
+// end: no request has failed and no connection is broken.
+func inStepsUnderLoad(t *testing.T, running *hosts.Lab, steps []step) (end func()) {
+	t.Helper()
+	remote := loadForTakeOver(t, running, 1, 50)
+	t.Cleanup(func() { _ = remote.Abandon() }) // of one that was stopped: nothing to do
+	stopWatch := keepEyeOnRoutes(t, running)
+	for _, s := range steps {
+		if !t.Run(s.name, s.run) {
+			t.FailNow()
+		}
+	}
+	stopWatch()
+	return func() {
+		t.Helper()
+		stopUnbroken(t, remote)
+	}
+}
+
 // stopUnbroken: there was a load, no connection of it broke, no request failed.
 func stopUnbroken(t *testing.T, remote *load.Remote) {
 	t.Helper()
