@@ -277,6 +277,21 @@ func (m *machine) kill() {
 	_ = m.process.Wait()
 }
 
+// awaitBackupOf an owner of that priority, whose packets are understood for a second.
+func (m *machine) awaitBackupOf(priority uint8) {
+	m.t.Helper()
+	m.await(election.Backup)
+	time.Sleep(time.Second)
+	if !m.isIn(election.Backup) || m.now().Malformed != ([packet.ReasonsCount]uint64{}) {
+		m.t.Fatalf("%+v", m.now())
+	}
+	for _, r := range m.now().Routers {
+		if r.OwnerPriority != priority {
+			m.t.Errorf("%+v", r)
+		}
+	}
+}
+
 func (m *machine) now() Shown {
 	m.mu.Lock()
 	defer m.mu.Unlock()
