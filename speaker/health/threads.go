@@ -142,25 +142,35 @@ func taskSample(task string) (threadSample, bool) {
 	if task == "" {
 		return threadSample{}, false
 	}
-	found := threadSample{at: time.Now()}
-	times, err := os.ReadFile(filepath.Join(task, "schedstat"))
-	if err != nil {
+	before, err := os.ReadFile(filepath.Join(task, "schedstat"))
+	at := time.Now()
+	stat, statErr := os.ReadFile(filepath.Join(task, "stat"))
+	after, afterErr := os.ReadFile(filepath.Join(task, "schedstat"))
+	if err != nil || statErr != nil || afterErr != nil {
 		return threadSample{}, false
 	}
+	return sampleOf(at, string(before), string(stat), string(after))
+}
+
+// sampleOf a thread's schedstat, then its stat, then its schedstat again. This process
+// may itself wait for a processor between two of these reads. A thread that ran
+// meanwhile may have waited before and sleep now, and that wait is in neither number:
+// it counts as runnable.
+func sampleOf(at time.Time, before, stat, after string) (threadSample, bool) {
 	// Nanoseconds that it ran and that it waited come first.
-	fields := strings.Fields(string(times))
+	fields := strings.Fields(before)
 	if len(fields) < 2 || fields[0] == "0" {
 		return threadSample{}, false
 	}
 	ran, ranErr := strconv.ParseInt(fields[0], 10, 64)
 	waited, waitedErr := strconv.ParseInt(fields[1], 10, 64)
-	stat, err := os.ReadFile(filepath.Join(task, "stat"))
-	if err != nil || ranErr != nil || waitedErr != nil {
+	if ranErr != nil || waitedErr != nil {
 		return threadSample{}, false
 	}
 	// The name is in parentheses; the state comes behind it.
-	text := string(stat)
-	state := strings.TrimSpace(text[strings.LastIndexByte(text, ')')+1:])
-	found.ran, found.waited, found.runnable = time.Duration(ran), time.Duration(waited), strings.HasPrefix(state, "R")
-	return found, true
+	state := strings.TrimSpace(stat[strings.LastIndexByte(stat, ')')+1:])
+	return threadSample{
+		at: at, ran: time.Duration(ran), waited: time.Duration(waited),
+		runnable: strings.HasPrefix(state, "R") || before != after,
+	}, true
 }

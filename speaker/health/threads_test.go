@@ -136,6 +136,22 @@ func TestAHeartbeatEndsTheSuspicion(t *testing.T) {
 	}
 }
 
+func TestAThreadThatRanWhileItWasLookedAtCountsAsRunnable(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, stat, after string
+		runnable            bool
+	}{
+		"it sleeps":            {"70 30 2", "4711 (w) S 1", "70 30 2", false},
+		"it runs, or waits":    {"70 30 2", "4711 (w) R 1", "70 30 2", true},
+		"it waited, and slept": {"70 30 2", "4711 (w) S 1", "72 99 3", true},
+	} {
+		sample, ok := sampleOf(time.Now(), c.before, c.stat, c.after)
+		if !ok || sample.runnable != c.runnable || sample.ran != 70 || sample.waited != 30 {
+			t.Errorf("%s: %+v, %t", name, sample, ok)
+		}
+	}
+}
+
 // look is one at a thread: at this time the kernel said that it had run and waited for so
 // long, and its heartbeat was so old.
 type look struct {
