@@ -71,7 +71,7 @@ func applySource(command *cobra.Command, m machine.Machine, own ownConfig, sourc
 		return err
 	}
 	printWarningLines(command, plan.Warnings)
-	if err := printPlan(command.OutOrStdout(), "table", plan); err != nil {
+	if err := printPlan(command.OutOrStdout(), "table", false, plan); err != nil {
 		return err
 	}
 	if order.Number == 0 {

@@ -1,11 +1,13 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,9 +26,13 @@ import (
 // a slow machine.
 const planTimeout = 90 * time.Second
 
+// Of each table, unless all are wanted: what a plan changes is to fit a screen.
+const planRowsMax = 20
+
 func configPlanCommand() *cobra.Command {
 	var m machine.Machine
 	var format string
+	var all bool
 	command := &cobra.Command{
 		Use:   "plan FILE...",
 		Short: "Show what a configuration would change, without applying it",
@@ -34,7 +40,8 @@ func configPlanCommand() *cobra.Command {
 			"that runs here: services, VIPs, pools and backends; each backend's share of new\n" +
 			"connections; tracked connections that would break (their backend is gone or refuses\n" +
 			"them) or move (another backend gets them); BGP sessions that end; routes; which of\n" +
-			"the probes that it adds fail, by trying each once.\n" +
+			"the probes that it adds fail, by trying each once. Rows that say the same are one, and\n" +
+			"long tables end early, but for --all; -o json has everything.\n" +
 			"Exit status: 0 if nothing would change, 2 if something would, 1 on error.",
 		Example: "  guideway config plan new.yaml",
 		Args:    configFiles,
@@ -48,7 +55,7 @@ func configPlanCommand() *cobra.Command {
 				return err
 			}
 			printWarningLines(command, response.Warnings)
-			if err := printPlan(command.OutOrStdout(), format, response); err != nil {
+			if err := printPlan(command.OutOrStdout(), format, all, response); err != nil {
 				return err
 			}
 			if c, err := config.Load(files...); err == nil { // with etcd the files are a part
@@ -61,6 +68,7 @@ func configPlanCommand() *cobra.Command {
 		},
 	}
 	commandline.AddOutput(command, &format, commandline.TextFormats)
+	command.Flags().BoolVar(&all, "all", false, "show each row of each table")
 	machine.AddController(command, &m)
 	commandline.FailsByUsage(command)
 	return command
@@ -116,17 +124,19 @@ func sendParts(sources []config.Source, send func(*controllerv1.ConfigPart) erro
 
 func changesAnything(r *controllerv1.PlanConfigResponse) bool {
 	changes := len(r.Changes) > 0 || len(r.Routes) > 0 || len(r.Sessions) > 0
-	for _, s := range r.Services {
-		changes = changes || s.EntriesChanged > 0 || affected(s.Established) || affected(s.OpeningOrClosing)
-	}
-	return changes
+	return changes || slices.ContainsFunc(r.Services, isChanged)
 }
 
-func affected(c *controllerv1.ConnectionChange) bool {
-	return c.GetMoving()+c.GetBreaking()+c.GetUnknown() > 0
+func isChanged(s *controllerv1.ServiceChange) bool {
+	return s.EntriesChanged > 0 || affected(s.Established) || affected(s.OpeningOrClosing)
 }
 
-func printPlan(w io.Writer, format string, r *controllerv1.PlanConfigResponse) error {
+func affected(c *controllerv1.ConnectionChange) bool { return lost(c)+c.GetUnknown() > 0 }
+
+// lost to their backends are connections that break or move.
+func lost(c *controllerv1.ConnectionChange) uint64 { return c.GetBreaking() + c.GetMoving() }
+
+func printPlan(w io.Writer, format string, all bool, r *controllerv1.PlanConfigResponse) error {
 	if format != "table" {
 		return commandline.PrintValue(w, format, shownPlanOf(r))
 	}
@@ -136,8 +146,11 @@ func printPlan(w io.Writer, format string, r *controllerv1.PlanConfigResponse) e
 	}
 	fmt.Fprintf(w, "changes to what runs (config %d):\n", r.Number)
 	var err error
-	for _, table := range []output.Listing{changesTable(shownChangesOf(r.Changes)), servicesTable(r), sharesTable(r), sessionsTable(r), routesTable(r), failuresTable(r)} {
+	for _, table := range []output.Listing{changesTable(shownChangesOf(r.Changes)), servicesTable(r, all), sharesTable(r), sessionsTable(r), routesTable(r), failuresTable(r)} {
 		if len(table.Rows) > 0 {
+			if !all {
+				table = table.Folded(planRowsMax)
+			}
 			fmt.Fprintln(w)
 			err = errors.Join(err, table.PrintTable(w, false))
 		}
@@ -156,7 +169,7 @@ func printNotes(w io.Writer, notes []string) {
 }
 
 func changesTable(changes []shownChange) output.Listing {
-	table := output.Listing{Header: []string{"KIND", "NAME", "CHANGE"}, Wrapped: true}
+	table := output.Listing{Header: []string{"KIND", "NAME", "CHANGE"}, Wrapped: true, Alike: []int{1}}
 	for _, c := range changes {
 		if len(c.Fields) == 0 {
 			table.Rows = append(table.Rows, []string{c.Kind, c.Name, c.What})
@@ -172,22 +185,46 @@ func changesTable(changes []shownChange) output.Listing {
 	return table
 }
 
-func servicesTable(r *controllerv1.PlanConfigResponse) output.Listing {
-	table := output.Listing{Header: []string{"SERVICE", "TABLE CHANGES", "CONNECTIONS", "STAY", "BREAK", "MOVE", "NOT KNOWN"}}
+// servicesTable begins with those of which most connections break or move, unless it has all
+// of them; those that nothing happens to are one row then.
+func servicesTable(r *controllerv1.PlanConfigResponse, all bool) output.Listing {
+	table := output.Listing{Header: []string{"SERVICE", "TABLE CHANGES", "CONNECTIONS", "STAY", "BREAK", "MOVE", "NOT KNOWN"}, Alike: []int{0}}
+	var services, others []*controllerv1.ServiceChange
 	for _, s := range r.Services {
-		c := s.Established
-		counts := []uint64{c.Staying + c.Breaking + c.Moving + c.Unknown, c.Staying, c.Breaking, c.Moving, c.Unknown}
-		row := []string{s.Service, perCent(tableShare(s))}
-		for _, n := range counts {
+		if all || isChanged(s) {
+			services = append(services, s)
+		} else {
+			others = append(others, s)
+		}
+	}
+	if !all {
+		slices.SortStableFunc(services, func(a, b *controllerv1.ServiceChange) int { return cmp.Compare(lost(b.Established), lost(a.Established)) })
+	}
+	if len(others) == 1 {
+		services, others = append(services, others...), nil
+	}
+	add := func(name, share string, c *controllerv1.ConnectionChange) {
+		row := []string{name, share}
+		for _, n := range []uint64{c.GetStaying() + lost(c) + c.GetUnknown(), c.GetStaying(), c.GetBreaking(), c.GetMoving(), c.GetUnknown()} {
 			row = append(row, fmt.Sprint(n))
 		}
 		table.Rows = append(table.Rows, row)
+	}
+	for _, s := range services {
+		add(s.Service, perCent(tableShare(s)), s.Established)
+	}
+	if len(others) > 0 {
+		sum := &controllerv1.ConnectionChange{}
+		for _, s := range others {
+			sum.Staying += s.Established.GetStaying()
+		}
+		add(fmt.Sprintf("%d others", len(others)), perCent(0), sum)
 	}
 	return table
 }
 
 func sharesTable(r *controllerv1.PlanConfigResponse) output.Listing {
-	table := output.Listing{Header: []string{"SERVICE", "BACKEND", "SHARE NOW", "SHARE THEN"}}
+	table := output.Listing{Header: []string{"SERVICE", "BACKEND", "SHARE NOW", "SHARE THEN"}, Alike: []int{1, 0}}
 	for _, s := range r.Services {
 		if s.SharesAs != "" {
 			table.Rows = append(table.Rows, []string{s.Service, "as those of " + s.SharesAs, "", ""})
@@ -212,7 +249,7 @@ func sessionsTable(r *controllerv1.PlanConfigResponse) output.Listing {
 }
 
 func failuresTable(r *controllerv1.PlanConfigResponse) output.Listing {
-	table := output.Listing{Header: []string{"BACKEND", "NEW PROBE", "VIA", "FAILS NOW"}, Wrapped: true}
+	table := output.Listing{Header: []string{"BACKEND", "NEW PROBE", "VIA", "FAILS NOW"}, Wrapped: true, Alike: []int{0}}
 	for _, failed := range r.Probes.GetFailed() {
 		table.Rows = append(table.Rows, []string{failed.Backend, failed.HealthCheck, failed.Via, failed.Reason})
 	}
@@ -220,7 +257,7 @@ func failuresTable(r *controllerv1.PlanConfigResponse) output.Listing {
 }
 
 func routesTable(r *controllerv1.PlanConfigResponse) output.Listing {
-	table := output.Listing{Header: []string{"ROUTE", "CHANGE", "REASON"}, Wrapped: true}
+	table := output.Listing{Header: []string{"ROUTE", "CHANGE", "REASON"}, Wrapped: true, Alike: []int{0}}
 	for _, route := range r.Routes {
 		what := "withdrawn"
 		if route.Announced {

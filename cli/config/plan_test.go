@@ -1,8 +1,10 @@
 package config
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/guideway/guideway/cli/clitest"
 	"github.com/guideway/guideway/cli/commandline"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
 func configFileOf(t *testing.T, text string) string {
@@ -51,6 +54,46 @@ func TestConfigPlanShowsWhatWouldChange(t *testing.T) {
 	}
 	if stderr != "warning: new.yaml:2: careful\n" {
 		t.Errorf("stderr %q", stderr)
+	}
+}
+
+// One weight of one backend in a site of 10,000 services, each pool of which has a hundred.
+func TestAPlanOfOneWeightIsOneScreen(t *testing.T) {
+	r := &controllerv1.PlanConfigResponse{Number: 7, Changes: []*controllerv1.ConfigChange{
+		{Kind: "pool", Name: "pool-0", What: "changed", Fields: []*controllerv1.FieldChange{{Field: "backend web-0 weight", Before: "1", After: "2"}}},
+	}}
+	for i := range 10_000 {
+		s := &controllerv1.ServiceChange{Service: fmt.Sprintf("service-%d", i), Entries: 65_537, Established: &controllerv1.ConnectionChange{Staying: uint64(i)}}
+		if i < 100 {
+			s.EntriesChanged, s.Established.Moving = 640, uint64(i)
+			if i > 0 {
+				s.SharesAs = "service-0"
+			} else {
+				for b := range 200 {
+					s.Backends = append(s.Backends, &controllerv1.ShareChange{Backend: fmt.Sprintf("web-%d", b), Before: 0.005, After: 0.004975})
+				}
+				s.Backends[0].After = 0.00995
+			}
+		}
+		r.Services = append(r.Services, s)
+	}
+	var short, all bytes.Buffer
+	if err := errors.Join(printPlan(&short, "table", false, r), printPlan(&all, "table", true, r)); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(short.String(), "\n"); n > 45 {
+		t.Errorf("%d lines:\n%s", n, short.String())
+	}
+	for _, want := range []string{
+		"service-99 1.0 % 198 99 0 99 0", "(81 rows more: --all shows them)", "service-0 web-0 0.5 % 1.0 %",
+		"service-0 web-1 and 198 more 0.5 % 0.5 %", "service-1 and 98 more as those of service-0",
+	} {
+		if !strings.Contains(clitest.Fields(short.String()), want) {
+			t.Errorf("%q is missing in\n%s", want, short.String())
+		}
+	}
+	if n := strings.Count(all.String(), "\n"); n < 10_300 {
+		t.Errorf("all is %d lines", n)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/cli/show"
+	"github.com/guideway/guideway/controller/brain"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -72,9 +73,10 @@ func Command() *cobra.Command {
 			"number of the configuration, fingerprints, state, rates. Without etcd, peers send this\n" +
 			"to each other every second. Machines that are not registered, or have been silent for\n" +
 			"10 s, are shown as absent, with what is known of them.\n" +
-			"Exit status: 1 if machines of one shard and configuration choose different backends\n" +
-			"for the same flows (as configured, or for more than 30 s by their tables), or if\n" +
-			"machines without etcd run different configurations for more than 30 s; else 0.",
+			"Exit status: 1 if a machine is absent, or does not serve though it is not drained; if\n" +
+			"machines of one shard and configuration choose different backends for the same flows\n" +
+			"(as configured, or for more than 30 s by their tables); if machines without etcd run\n" +
+			"different configurations for more than 30 s; else 0.",
 		Args: commandline.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return showFleet(command, m, format)
@@ -179,7 +181,7 @@ func (m shownMachine) ownDrains() string {
 	return output.Dash(strings.Join(drains, ", "))
 }
 
-// reportFleet says what the table does not, and fails where there is an alarm.
+// reportFleet says what the table does not, and fails where something is wrong.
 func reportFleet(response *controllerv1.GetFleetResponse, stderr io.Writer) error {
 	if response.Away != "" {
 		read := "never"
@@ -197,10 +199,22 @@ func reportFleet(response *controllerv1.GetFleetResponse, stderr io.Writer) erro
 	if versions := versionsOf(response); len(versions) > 1 {
 		fmt.Fprintf(stderr, "note: %d versions run: %q\n", len(versions), versions)
 	}
-	if len(response.Alarms) > 0 {
+	if len(response.Alarms) > 0 || slices.ContainsFunc(response.Machines, isMissed) {
 		return commandline.ErrReported
 	}
 	return nil
+}
+
+// isMissed: clients are to be served there, and are not.
+func isMissed(m *controllerv1.FleetMachine) bool {
+	switch r := m.GetRegistered(); {
+	case r == nil:
+		return true
+	case r.GetDrained():
+		return false
+	default:
+		return !slices.Contains([]string{brain.ServingAll, brain.ServingPart, brain.Draining, brain.Drained}, r.GetState())
+	}
 }
 
 // versionsOf controllers that run, each once.

@@ -31,7 +31,7 @@ func Test_every_machine_of_the_fleet_is_shown(t *testing.T) {
 	fake := &clitest.FakeController{Fleet: threeMachines()}
 	runDir := clitest.Both(t, fake, &clitest.FakeForwarder{})
 	out, stderr, err := guideway(t, "fleet", "--run-dir", runDir)
-	if err != nil {
+	if commandline.ExitCode(err) != commandline.ExitFailed { // one is absent
 		t.Fatalf("%v\n%s", err, stderr)
 	}
 	for _, line := range []string{
@@ -48,10 +48,10 @@ func Test_every_machine_of_the_fleet_is_shown(t *testing.T) {
 	}
 	out, _, err = guideway(t, "fleet", "--run-dir", runDir, "-o", "json")
 	var shown shownFleet
-	if err != nil || json.Unmarshal([]byte(out), &shown) != nil || len(shown.Machines) != 3 || shown.Machines[0].LiveFingerprint != "e00f6a1b7c2d9384" || shown.Machines[2].Registered {
+	if err == nil || json.Unmarshal([]byte(out), &shown) != nil || len(shown.Machines) != 3 || shown.Machines[0].LiveFingerprint != "e00f6a1b7c2d9384" || shown.Machines[2].Registered {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, _, err = guideway(t, "fleet", "--run-dir", runDir, "-o", "wide"); err != nil || !strings.Contains(clitest.Fields(out), "- 1.1 1.0 10.0.0.1:9471") {
+	if out, _, err = guideway(t, "fleet", "--run-dir", runDir, "-o", "wide"); err == nil || !strings.Contains(clitest.Fields(out), "- 1.1 1.0 10.0.0.1:9471") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -63,11 +63,11 @@ func Test_a_fleet_without_etcd_has_digests_and_backends(t *testing.T) {
 	one.DrainedBackends, one.DrainedServices = []string{"web-2"}, []string{"dns"}
 	runDir := clitest.Both(t, fake, &clitest.FakeForwarder{})
 	out, _, err := guideway(t, "fleet", "--run-dir", runDir, "-o", "wide")
-	if err != nil || !strings.Contains(clitest.Fields(out), "1f203a6f 3/4 backend web-2, service dns") {
+	if err == nil || !strings.Contains(clitest.Fields(out), "1f203a6f 3/4 backend web-2, service dns") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, _, err = guideway(t, "fleet", "--run-dir", runDir, "-o", "json")
-	if err != nil || !strings.Contains(clitest.Fields(out), `"drained_backends": [ "web-2" ], "drained_services": [ "dns" ], "backends": 4, "backends_up": 3, "backends_down": [ "web-1" ]`) {
+	if err == nil || !strings.Contains(clitest.Fields(out), `"drained_backends": [ "web-2" ], "drained_services": [ "dns" ], "backends": 4, "backends_up": 3, "backends_down": [ "web-1" ]`) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -76,7 +76,7 @@ func Test_a_canary_is_shown_and_ended(t *testing.T) {
 	fake := &clitest.FakeController{Fleet: threeMachines()}
 	fake.Fleet.Canary = &fleetv1.Canary{Machine: "lb-2", User: "alice", Config: &fleetv1.Current{Generation: 18}}
 	runDir := clitest.Both(t, fake, &clitest.FakeForwarder{})
-	if _, stderr, err := guideway(t, "fleet", "--run-dir", runDir); err != nil || !strings.Contains(stderr, "lb-2 alone runs config 18, applied by alice: `guideway config promote` or `guideway config cancel`") {
+	if _, stderr, err := guideway(t, "fleet", "--run-dir", runDir); err == nil || !strings.Contains(stderr, "lb-2 alone runs config 18, applied by alice: `guideway config promote` or `guideway config cancel`") {
 		t.Errorf("%v\n%s", err, stderr)
 	}
 	out, stderr, err := guideway(t, "config", "promote", "--run-dir", runDir)
@@ -89,6 +89,28 @@ func Test_a_canary_is_shown_and_ended(t *testing.T) {
 	fake.Refuse = status.Error(codes.FailedPrecondition, "lb-1 refuses it")
 	if _, _, err := guideway(t, "config", "promote", "--run-dir", runDir); commandline.ExitCode(err) != commandline.ExitFailed || !strings.Contains(err.Error(), "lb-1 refuses it") {
 		t.Error(err)
+	}
+}
+
+func Test_a_machine_that_does_not_serve_fails_the_command(t *testing.T) {
+	for name, c := range map[string]struct {
+		machine *fleetv1.Machine
+		isWell  bool
+	}{
+		"serving":           {&fleetv1.Machine{State: "serving"}, true},
+		"serving in part":   {&fleetv1.Machine{State: "serving in part"}, true},
+		"draining":          {&fleetv1.Machine{State: "draining", Drained: true}, true},
+		"drained":           {&fleetv1.Machine{State: "not serving", Drained: true}, true},
+		"not serving":       {&fleetv1.Machine{State: "not serving"}, false},
+		"cut off":           {&fleetv1.Machine{State: "cut off"}, false},
+		"none of its words": {&fleetv1.Machine{State: "of a later version"}, false},
+		"absent":            {nil, false},
+	} {
+		fake := &clitest.FakeController{Fleet: &controllerv1.GetFleetResponse{Machines: []*controllerv1.FleetMachine{{Name: "lb-1", Registered: c.machine}}}}
+		_, stderr, err := guideway(t, "fleet", "--run-dir", clitest.Both(t, fake, nil))
+		if (err == nil) != c.isWell || commandline.ExitCode(err) > commandline.ExitFailed {
+			t.Errorf("%s: %v\n%s", name, err, stderr)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -19,6 +20,12 @@ import (
 type Listing struct {
 	// As JSON; YAML is made from it.
 	Value any
+	// Value with these rows alone, in this order; nil: rows cannot be chosen.
+	Pick func(rows []int) any
+	// Columns of which rows that differ in one of them alone may be one row.
+	Alike []int
+	// Says of a row that something is wrong with what it shows; nil: no row says so.
+	IsTrouble func(row int) bool
 	// The columns from WideFrom on are shown by `-o wide` only; 0: all always.
 	Header   []string
 	WideFrom int
@@ -64,15 +71,25 @@ func (l Listing) PrintTable(w io.Writer, wide bool) error {
 		rows = wrapLast(rows)
 	}
 	for _, row := range rows {
-		for i, cell := range row[:columns] { // one that breaks the line would be another row
-			row[i] = strings.NewReplacer("\n", " ", "\t", " ").Replace(cell)
+		cells := make([]string, columns)
+		for i, cell := range row[:columns] {
+			cells[i] = strings.Map(printable, cell)
 		}
-		fmt.Fprintln(table, strings.Join(row[:columns], "\t"))
+		fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	return l.printNotes(w)
+}
+
+// printable has a blank for what breaks a line, or would be an order to a terminal: some
+// cells have what servers answered.
+func printable(r rune) rune {
+	if unicode.IsControl(r) {
+		return ' '
+	}
+	return r
 }
 
 func (l Listing) printNotes(w io.Writer) error {

@@ -18,34 +18,27 @@ import (
 )
 
 func showBackendsCommand() *cobra.Command {
-	var m machine.Machine
-	var format string
-	var w watching
+	v := verb{show: showBackends}
 	command := &cobra.Command{
-		Use:   "backends [NAME]",
+		Use:   "backends [NAME...]",
 		Short: "Show the backends of each service with state and reason; or one with its health checks",
+		Long: "Shows the backends of each service with state and reason: all, or those that several\n" +
+			"names, of backends or services, or a pattern choose. A single backend is shown with\n" +
+			"its health checks.",
 		Example: "  guideway show backends\n" +
-			"  guideway show backends web-1 -o json",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: machine.CompleteNames(&m, machine.BackendNames),
-		RunE: func(command *cobra.Command, args []string) error {
-			switch {
-			case w.on && len(args) == 1:
-				return commandline.Usagef("--watch has rates of all backends: leave %s or --watch out", args[0])
-			case w.on:
-				return w.run(command, m, showBackends, format)
-			case len(args) == 1:
-				return showBackend(command.Context(), m, args[0], command.OutOrStdout(), command.ErrOrStderr(), format)
+			"  guideway show backends web-1 -o json\n" +
+			"  guideway show backends 'web-*' --only-trouble",
+		ValidArgsFunction: machine.CompleteNames(&v.machine, machine.BackendNames),
+		RunE: func(command *cobra.Command, names []string) error {
+			if len(names) == 1 && !strings.ContainsAny(names[0], `*?[\`) && v.choice.IsAll() && !v.watch.on {
+				return showBackend(command.Context(), v.machine, names[0], command.OutOrStdout(), command.ErrOrStderr(), v.format)
 			}
-			found, err := showBackends(command.Context(), m, command.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			return found.Print(command.OutOrStdout(), format)
+			v.choice.Patterns = names
+			return v.run(command)
 		},
 	}
-	AddFlags(command, &m, &format)
-	addWatch(command, &w)
+	v.addFlags(command)
+	v.addChoice(command)
 	return command
 }
 

@@ -48,9 +48,10 @@ func showBackends(ctx context.Context, m machine.Machine, stderr io.Writer) (out
 
 func listBackends(backends []shownBackend) output.Listing {
 	found := output.Listing{
-		Value:    backends,
-		Header:   []string{"SERVICE", "BACKEND", "ADDRESS", "WEIGHT", "STATE", "SINCE", "REASON", "PACKETS", "BYTES", "NEW CONNECTIONS", "POOLS"},
-		WideFrom: 8, Named: 2, Counters: []output.Counter{{Name: "packets", Column: 7}, {Name: "bytes", Column: 8}, {Name: "new_connections", Column: 9}},
+		Value: backends, Pick: output.Picked(backends),
+		IsTrouble: func(row int) bool { return backends[row].isTrouble() },
+		Header:    []string{"SERVICE", "BACKEND", "ADDRESS", "WEIGHT", "STATE", "SINCE", "REASON", "PACKETS", "BYTES", "NEW CONNECTIONS", "POOLS"},
+		WideFrom:  8, Named: 2, Counters: []output.Counter{{Name: "packets", Column: 7}, {Name: "bytes", Column: 8}, {Name: "new_connections", Column: 9}},
 		None: "no backends",
 	}
 	for _, b := range backends {
@@ -64,6 +65,10 @@ func listBackends(backends []shownBackend) output.Listing {
 		})
 	}
 	return found
+}
+
+func (b shownBackend) isTrouble() bool {
+	return b.State != "active" && b.State != "standby" || b.Unresolved != ""
 }
 
 func backendOfState(b *controllerv1.Backend) shownBackend {

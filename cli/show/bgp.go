@@ -69,8 +69,8 @@ func showBGP(ctx context.Context, m machine.Machine, stderr io.Writer) (output.L
 func listBGP(state *controllerv1.GetStateResponse) output.Listing {
 	shown := shownBGP{Neighbors: []shownNeighbor{}, Routes: []shownRoute{}}
 	found := output.Listing{
-		Header: []string{"KIND", "NAME", "STATE", "SINCE", "DETAIL", "REASON"},
-		None:   "BGP is not configured, and no service has a VIP of this cluster's prefixes",
+		Header: []string{"KIND", "NAME", "STATE", "SINCE", "DETAIL", "REASON"}, Named: 2,
+		None: "BGP is not configured, and no service has a VIP of this cluster's prefixes",
 	}
 	for _, n := range state.Neighbors {
 		shown.Neighbors = append(shown.Neighbors, shownNeighbor{
@@ -94,6 +94,23 @@ func listBGP(state *controllerv1.GetStateResponse) output.Listing {
 		found.Rows = append(found.Rows, []string{"route", r.Prefix, routeState(r), output.Ago(r.Since), detail, output.Dash(r.Reason)})
 	}
 	found.Value = shown
+	found.Pick = func(rows []int) any {
+		picked := shownBGP{Neighbors: []shownNeighbor{}, Routes: []shownRoute{}}
+		for _, row := range rows {
+			if route := row - len(shown.Neighbors); route >= 0 {
+				picked.Routes = append(picked.Routes, shown.Routes[route])
+			} else {
+				picked.Neighbors = append(picked.Neighbors, shown.Neighbors[row])
+			}
+		}
+		return picked
+	}
+	found.IsTrouble = func(row int) bool {
+		if route := row - len(shown.Neighbors); route >= 0 {
+			return !shown.Routes[route].Announced || shown.Routes[route].GracefulShutdown
+		}
+		return shown.Neighbors[row].State != "established"
+	}
 	return found
 }
 

@@ -38,7 +38,7 @@ func showBuckets(ctx context.Context, m machine.Machine, _ io.Writer) (output.Li
 	}
 	shown := []shownBuckets{} // an empty list is [] in JSON
 	found := output.Listing{
-		Header: []string{"SERVICE", "BACKEND", "BUCKETS", "SHARE", "NEXT", "EARLIER"}, WideFrom: 6,
+		Header: []string{"SERVICE", "BACKEND", "BUCKETS", "SHARE", "NEXT", "EARLIER"}, WideFrom: 6, Named: 2,
 		None: "no stateless services",
 	}
 	for _, s := range services {
@@ -54,7 +54,10 @@ func showBuckets(ctx context.Context, m machine.Machine, _ io.Writer) (output.Li
 			})
 		}
 	}
-	found.Value, found.Notes = shown, agreementNotes(services)
+	found.Value, found.Notes, found.Pick = shown, agreementNotes(services), output.Picked(shown)
+	found.IsTrouble = func(row int) bool {
+		return shown[row].Problem != "" || len(shown[row].Waiting) > 0 || shown[row].Generation != shown[row].GenerationAcknowledged
+	}
 	return found, nil
 }
 
@@ -148,9 +151,10 @@ func showMoves(ctx context.Context, m machine.Machine, _ io.Writer) (output.List
 		}
 	}
 	found := output.Listing{
-		Value:  shown,
-		Header: []string{"SERVICE", "FROM", "TO", "BUCKETS", "STEP", "SINCE", "CONNECTIONS", "CLOSES WITHIN"},
-		None:   "no bucket moves",
+		Value: shown, Pick: output.Picked(shown), Named: 3,
+		IsTrouble: func(row int) bool { return shown[row].Step == "waiting" },
+		Header:    []string{"SERVICE", "FROM", "TO", "BUCKETS", "STEP", "SINCE", "CONNECTIONS", "CLOSES WITHIN"},
+		None:      "no bucket moves",
 	}
 	found.Notes = agreementNotes(services)
 	for _, one := range shown {

@@ -39,23 +39,30 @@ type foundConnection struct {
 
 func showConnectionsCommand() *cobra.Command {
 	var lookup []string
-	show := func(ctx context.Context, m machine.Machine, _ io.Writer) (output.Listing, error) {
+	v := verb{show: func(ctx context.Context, m machine.Machine, _ io.Writer) (output.Listing, error) {
 		if len(lookup) == 0 {
 			return countConnections(ctx, m)
 		}
 		return lookUpConnection(ctx, m, lookup)
-	}
-	command := showVerb("connections [PROTOCOL SOURCE DESTINATION]", "Show tracked connections by service, backend and class, or a single one", show)
-	command.Example = "  guideway show connections\n  guideway show connections tcp 192.0.2.7:40000 203.0.113.10:80"
-	command.Args = func(command *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			if err := commandline.Arguments("PROTOCOL", "SOURCE", "DESTINATION")(command, args); err != nil {
-				return err
+	}}
+	command := &cobra.Command{
+		Use:   "connections [PROTOCOL SOURCE DESTINATION]",
+		Short: "Show tracked connections by service, backend and class, or a single one",
+		Example: "  guideway show connections --sort connections --limit 10\n" +
+			"  guideway show connections tcp 192.0.2.7:40000 203.0.113.10:80",
+		Args: func(command *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
 			}
-		}
-		lookup = args
-		return nil
+			return commandline.Arguments("PROTOCOL", "SOURCE", "DESTINATION")(command, args)
+		},
+		RunE: func(command *cobra.Command, args []string) error {
+			lookup = args
+			return v.run(command)
+		},
 	}
+	v.addFlags(command)
+	v.addOrder(command)
 	return command
 }
 
@@ -74,13 +81,18 @@ func countConnections(ctx context.Context, m machine.Machine) (output.Listing, e
 		return output.Listing{}, err
 	}
 	shown := shownConnections{ConnectionsMax: response.ConnectionsMax, Counts: []shownConnection{}}
-	found := output.Listing{Header: []string{"SERVICE", "BACKEND", "CLASS", "CONNECTIONS"}}
+	found := output.Listing{Header: []string{"SERVICE", "BACKEND", "CLASS", "CONNECTIONS"}, Named: 2}
 	for _, c := range response.Counts {
 		shown.Connections += c.Connections
 		shown.Counts = append(shown.Counts, shownConnection{Service: c.Service, Backend: c.Backend, Class: c.Class, Connections: c.Connections})
 		found.Rows = append(found.Rows, []string{c.Service, c.Backend, c.Class, fmt.Sprint(c.Connections)})
 	}
 	found.Value = shown
+	found.Pick = func(rows []int) any {
+		picked := shown
+		picked.Counts = output.Picked(shown.Counts)(rows).([]shownConnection)
+		return picked
+	}
 	found.None = fmt.Sprintf("no tracked connections; room for %d", response.ConnectionsMax)
 	return found, nil
 }
@@ -104,7 +116,7 @@ func lookUpConnection(ctx context.Context, m machine.Machine, words []string) (o
 		idle := time.Duration(c.IdleMs) * time.Millisecond
 		found.Rows = append(found.Rows, []string{fmt.Sprint(c.Worker), c.Service, c.Backend, c.Class, idle.String()})
 	}
-	found.Value = shown
+	found.Value, found.Pick = shown, output.Picked(shown)
 	return found, nil
 }
 

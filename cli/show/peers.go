@@ -27,9 +27,10 @@ func showPeers(ctx context.Context, m machine.Machine, stderr io.Writer) (output
 	}
 	peers := p.peers()
 	found := output.Listing{
-		Value:  peers,
-		Header: []string{"PEER", "ADDRESSES", "STATE", "SINCE", "REASON"},
-		None:   "no peers: fragments are brought together on this machine alone",
+		Value: peers, Pick: output.Picked(peers), Named: 1,
+		IsTrouble: func(row int) bool { return !peers[row].Healthy },
+		Header:    []string{"PEER", "ADDRESSES", "STATE", "SINCE", "REASON"},
+		None:      "no peers: fragments are brought together on this machine alone",
 	}
 	for _, peer := range peers {
 		state := "unhealthy"

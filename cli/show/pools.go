@@ -35,8 +35,8 @@ func showPools(ctx context.Context, m machine.Machine, stderr io.Writer) (output
 	}
 	pools := []shownPool{}
 	found := output.Listing{
-		Header: []string{"POOL", "SOURCE", "BACKENDS", "DRAINING", "LAST SUCCESS", "REASON"},
-		None:   "no pool has a source (`from`): all backends are listed in the config",
+		Header: []string{"POOL", "SOURCE", "BACKENDS", "DRAINING", "LAST SUCCESS", "REASON"}, Named: 1,
+		None: "no pool has a source (`from`): all backends are listed in the config",
 	}
 	for _, s := range p.state.GetMemberSources() {
 		pool := shownPool{
@@ -47,7 +47,8 @@ func showPools(ctx context.Context, m machine.Machine, stderr io.Writer) (output
 		pools = append(pools, pool)
 		found.Rows = append(found.Rows, []string{pool.Name, pool.Source, fmt.Sprint(pool.Backends), fmt.Sprint(pool.Leaving), pool.ago, output.Dash(pool.reason())})
 	}
-	found.Value = pools
+	found.Value, found.Pick = pools, output.Picked(pools)
+	found.IsTrouble = func(row int) bool { return pools[row].reason() != "" }
 	return found, nil
 }
 

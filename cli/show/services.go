@@ -8,6 +8,7 @@ import (
 
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/controller/brain"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -45,9 +46,10 @@ func showServices(ctx context.Context, m machine.Machine, stderr io.Writer) (out
 		}
 	}
 	found := output.Listing{
-		Value:    services,
-		Header:   []string{"SERVICE", "VIPS", "STATE", "BACKENDS", "PACKETS", "BYTES", "CONNECTIONS", "NEW", "POOLS", "REASON"},
-		WideFrom: 6, Named: 1, Counters: []output.Counter{{Name: "packets", Column: 4}, {Name: "bytes", Column: 5}, {Name: "new_connections", Column: 7}},
+		Value: services, Pick: output.Picked(services),
+		IsTrouble: func(row int) bool { return services[row].State != brain.ServingAll || services[row].OnBackup },
+		Header:    []string{"SERVICE", "VIPS", "STATE", "BACKENDS", "PACKETS", "BYTES", "CONNECTIONS", "NEW", "POOLS", "REASON"},
+		WideFrom:  6, Named: 1, Counters: []output.Counter{{Name: "packets", Column: 4}, {Name: "bytes", Column: 5}, {Name: "new_connections", Column: 7}},
 		None: "no services",
 	}
 	for _, s := range services {

@@ -19,19 +19,19 @@ import (
 // Command is `guideway show`.
 func Command() *cobra.Command {
 	return commandline.Group("show", "Show what this load balancer does",
-		showVerb("services", "Show services with their VIPs, backends and packets", showServices),
+		showListVerb("services", "Show services with their VIPs, backends and packets", showServices, machine.ServiceNames),
 		showBackendsCommand(),
-		showVerb("pools", "Show pools whose backends come from a file or from DNS, and how that goes", showPools),
-		showVerb("buckets", "Show how many buckets each backend of a stateless service has", showBuckets),
-		showVerb("moves", "Show buckets of stateless services that are moving between backends", showMoves),
+		showListVerb("pools", "Show pools whose backends come from a file or from DNS, and how that goes", showPools, nil),
+		showListVerb("buckets", "Show how many buckets each backend of a stateless service has", showBuckets, machine.ServiceNames),
+		showListVerb("moves", "Show buckets of stateless services that are moving between backends", showMoves, machine.ServiceNames),
 		showConnectionsCommand(),
 		showVerb("interfaces", "Show the driver and mode of each interface, and why they were chosen", showInterfaces),
 		showVerb("cache", "Show the kernel flow cache, or why it is disabled", showCache),
 		showVerb("config", "Show the running configuration: its source, and whether it is the newest", showConfig),
 		showVerb("drops", "Show dropped packets by reason, with the usual causes", showDrops),
-		showVerb("peers", "Show the other load balancers, as this one reaches them through the tunnel", showPeers),
+		showListVerb("peers", "Show the other load balancers, as this one reaches them through the tunnel", showPeers, nil),
 		showVerb("vrrp", "Show which machine owns which VIPs by VRRP, and why", showVRRP),
-		showVerb("bgp", "Show BGP sessions and routes, and why a route is not announced", showBGP),
+		showListVerb("bgp", "Show BGP sessions and routes, and why a route is not announced", showBGP, nil),
 	)
 }
 
@@ -40,27 +40,75 @@ func Command() *cobra.Command {
 type showFunc func(ctx context.Context, m machine.Machine, stderr io.Writer) (output.Listing, error)
 
 func showVerb(use, short string, show showFunc) *cobra.Command {
-	var m machine.Machine
-	var format string
-	var w watching
+	v := verb{show: show}
 	command := &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  commandline.NoArguments,
-		RunE: func(command *cobra.Command, _ []string) error {
-			if w.on {
-				return w.run(command, m, show, format)
-			}
-			found, err := show(command.Context(), m, command.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			return found.Print(command.OutOrStdout(), format)
+		RunE:  func(command *cobra.Command, _ []string) error { return v.run(command) },
+	}
+	v.addFlags(command)
+	return command
+}
+
+// showListVerb is one of which rows can be chosen, by names among other things; shells
+// complete those that names returns.
+func showListVerb(name, short string, show showFunc, names func(context.Context, machine.Machine) []string) *cobra.Command {
+	v := verb{show: show}
+	command := &cobra.Command{
+		Use:     name + " [NAME...]",
+		Short:   short,
+		Example: fmt.Sprintf("  guideway show %s\n  guideway show %s 'web-*' --only-trouble", name, name),
+		RunE: func(command *cobra.Command, names []string) error {
+			v.choice.Patterns = names
+			return v.run(command)
 		},
 	}
-	AddFlags(command, &m, &format)
-	addWatch(command, &w)
+	if names != nil {
+		command.ValidArgsFunction = machine.CompleteNames(&v.machine, names)
+	}
+	v.addFlags(command)
+	v.addChoice(command)
 	return command
+}
+
+// verb is what its flags say.
+type verb struct {
+	show    showFunc
+	machine machine.Machine
+	format  string
+	watch   watching
+	choice  output.Choice
+}
+
+func (v *verb) addFlags(command *cobra.Command) {
+	AddFlags(command, &v.machine, &v.format)
+	addWatch(command, &v.watch)
+}
+
+func (v *verb) addChoice(command *cobra.Command) {
+	command.Flags().BoolVar(&v.choice.OnlyTrouble, "only-trouble", false, "leave out what is well")
+	v.addOrder(command)
+}
+
+func (v *verb) addOrder(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVar(&v.choice.SortBy, "sort", "", "sort by this `COLUMN`, the greatest number or the longest time first")
+	flags.IntVar(&v.choice.Max, "limit", 0, "show no more than `N` rows; 0: all")
+}
+
+func (v *verb) run(command *cobra.Command) error {
+	if v.watch.on {
+		return v.watch.run(command, v.machine, v.show, v.format, v.choice)
+	}
+	found, err := v.show(command.Context(), v.machine, command.ErrOrStderr())
+	if err == nil {
+		found, err = found.Choose(v.choice)
+	}
+	if err != nil {
+		return err
+	}
+	return output.Paged(command.OutOrStdout(), func(out io.Writer) error { return found.Print(out, v.format) })
 }
 
 // AddFlags of every verb that lists.

@@ -7,17 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"time"
 
-	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
-
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
+	"github.com/spf13/cobra"
 )
 
 // watching is what the flags say.
@@ -131,11 +128,11 @@ func (w watching) watch(ctx context.Context, show func(context.Context) (output.
 }
 
 // run a verb again and again.
-func (w watching) run(command *cobra.Command, m machine.Machine, show showFunc, format string) error {
+func (w watching) run(command *cobra.Command, m machine.Machine, show showFunc, format string, choice output.Choice) error {
 	defer m.KeepConnections()()
 	stderr := &changedLines{w: command.ErrOrStderr()}
 	out := command.OutOrStdout()
-	print := func(l observation) error { return l.printTo(out, format) }
+	print := func(l observation) error { return l.printTo(out, format, choice) }
 	return w.watch(command.Context(), func(ctx context.Context) (output.Listing, error) {
 		defer stderr.endObservation()
 		return show(ctx, m, stderr)
@@ -149,34 +146,47 @@ type tick struct {
 	PerSecond map[string]map[string]float64 `json:"per_second"`
 }
 
-func (l observation) printTo(w io.Writer, format string) error {
-	value := tick{l.at.Format(time.RFC3339Nano), l.Value, l.perSecond}
-	switch format {
-	case "json":
-		return json.NewEncoder(w).Encode(value)
-	case "yaml":
-		if _, err := fmt.Fprintln(w, "---"); err != nil {
-			return err
-		}
-		return commandline.PrintValue(w, format, value)
+func (l observation) printTo(w io.Writer, format string, choice output.Choice) error {
+	if format == "json" || format == "yaml" {
+		return l.printValue(w, format, choice)
+	}
+	shown, err := l.withRates().Choose(choice)
+	if err != nil {
+		return err
 	}
 	begin := ""
-	if file, ok := w.(*os.File); ok && isTerminal(file) {
+	if commandline.IsTerminal(w) {
 		begin = "\x1b[H\x1b[2J" // home, and clear
 	}
 	if _, err := fmt.Fprintf(w, "%s%s\n", begin, l.at.Format(time.DateTime)); err != nil {
 		return err
 	}
-	if err := l.withRates().Print(w, format); err != nil {
+	if err := shown.Print(w, format); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(w)
+	_, err = fmt.Fprintln(w)
 	return err
 }
 
-func isTerminal(file *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
-	return err == nil
+func (l observation) printValue(w io.Writer, format string, choice output.Choice) error {
+	shown, err := l.Choose(choice)
+	if err != nil {
+		return err
+	}
+	value := tick{l.at.Format(time.RFC3339Nano), shown.Value, map[string]map[string]float64{}}
+	for _, row := range shown.Rows {
+		name := shown.NameOf(row)
+		if rates, known := l.perSecond[name]; known {
+			value.PerSecond[name] = rates
+		}
+	}
+	if format == "json" {
+		return json.NewEncoder(w).Encode(value)
+	}
+	if _, err := fmt.Fprintln(w, "---"); err != nil {
+		return err
+	}
+	return commandline.PrintValue(w, format, value)
 }
 
 // changedLines writes what an observation brought unless the one before brought the same.

@@ -189,11 +189,11 @@ func TestShowWatchStreamsOverOneConnectionUntilItIsEnded(t *testing.T) {
 func TestWatchAsATable(t *testing.T) {
 	var out bytes.Buffer
 	l := observation{at: time.Unix(0, 0), Listing: counting([]string{"web", "serving", "100"}), perSecond: map[string]map[string]float64{"web": {"packets": 12.6}}}
-	if err := l.printTo(&out, "table"); err != nil || !strings.Contains(clitest.Fields(out.String()), "SERVICE STATE PACKETS/S web serving 13") {
+	if err := l.printTo(&out, "table", output.Choice{}); err != nil || !strings.Contains(clitest.Fields(out.String()), "SERVICE STATE PACKETS/S web serving 13") {
 		t.Errorf("%v %q", err, out.String())
 	}
 	out.Reset()
-	if err := l.printTo(&out, "yaml"); err != nil || !strings.HasPrefix(out.String(), "---\n") || !strings.Contains(out.String(), "packets: 12.6") {
+	if err := l.printTo(&out, "yaml", output.Choice{}); err != nil || !strings.HasPrefix(out.String(), "---\n") || !strings.Contains(out.String(), "packets: 12.6") {
 		t.Errorf("%v %q", err, fmt.Sprint(out.String()))
 	}
 }
