@@ -198,7 +198,9 @@ func servicesTable(r *controllerv1.PlanConfigResponse, all bool) output.Listing 
 		}
 	}
 	if !all {
-		slices.SortStableFunc(services, func(a, b *controllerv1.ServiceChange) int { return cmp.Compare(lost(b.Established), lost(a.Established)) })
+		slices.SortStableFunc(services, func(a, b *controllerv1.ServiceChange) int {
+			return cmp.Compare(lost(b.Established), lost(a.Established))
+		})
 	}
 	if len(others) == 1 {
 		services, others = append(services, others...), nil

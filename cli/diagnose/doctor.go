@@ -396,14 +396,32 @@ func (p *diagnosis) nextHops() {
 	if p.status == nil {
 		return
 	}
-	for _, u := range p.status.Unresolved {
-		p.add(gradeFail, "next hop", "of %s (%s) is not known: %s; look at `ip route get %s` and `ip neigh`", u.Name, u.Address, u.Why, u.Address)
-	}
 	if len(p.status.Unresolved) == 0 {
 		p.add(gradeOK, "next hop", "known for every active backend")
 	}
-	for _, u := range p.status.UnresolvedPeers {
-		p.add(gradeWarn, "next hop", "of the peer %s (%s) is not known: %s; until then it gets no fragments from here; look at `ip route get %s` and `ip neigh`", u.Name, u.Address, u.Why, u.Address)
+	addUnresolved(p, gradeFail, "of %s not known: %s; look at `ip route get %s` and `ip neigh`", p.status.Unresolved)
+	addUnresolved(p, gradeWarn, "of the peer %s not known: %s; until then it gets no fragments from here; look at `ip route get %s` and `ip neigh`", p.status.UnresolvedPeers)
+}
+
+// unresolved is a backend or a peer whose next hop is not known.
+type unresolved interface {
+	GetName() string
+	GetAddress() string
+	GetWhy() string
+}
+
+// addUnresolved next hops, each reason in one sentence with the first that has it.
+func addUnresolved[T unresolved](p *diagnosis, grade, sentence string, hops []T) {
+	var reasons alike
+	first := map[string]string{}
+	for _, hop := range hops {
+		reasons.add(fmt.Sprintf("%s (%s)", hop.GetName(), hop.GetAddress()), hop.GetWhy())
+		if first[hop.GetWhy()] == "" {
+			first[hop.GetWhy()] = hop.GetAddress()
+		}
+	}
+	for _, reason := range reasons.reasons {
+		p.add(grade, "next hop", sentence, reasons.subject(reason), reason, first[reason])
 	}
 }
 
@@ -590,35 +608,37 @@ func (p *diagnosis) peers() {
 }
 
 func (p *diagnosis) backends() {
-	var reasons alike
 	unanswered := p.connections()
+	byGrade := map[string]*alike{gradeFail: {}, gradeWarn: {}, gradeOK: {}}
 	for _, s := range p.state.GetServices() {
 		switch {
 		case p.isMachines(s.Reason): // said of it
 		case s.BackendsActive == 0:
-			p.add(gradeFail, "service", "%s is in state `%s`, with no active backend of %d: guideway show backends", s.Name, s.State, s.Backends)
+			byGrade[gradeFail].add(s.Name, fmt.Sprintf("in state `%s`, with no active backend of %d: guideway show backends", s.State, s.Backends))
 		case s.Drain != nil:
 			p.add(gradeWarn, "service", "%s is in state `%s`: %s; `guideway undrain service %s` ends that", s.Name, s.State, s.Reason, s.Name)
 		case s.State != brain.ServingAll:
-			reasons.add(s.Name, fmt.Sprintf("in state `%s`: %s", s.State, s.Reason))
+			byGrade[p.notServing()].add(s.Name, fmt.Sprintf("in state `%s`: %s", s.State, s.Reason))
 		case unanswered[s.Name]: // it looks well, and is not
 		case s.BackendsActive < s.Backends:
-			p.add(gradeWarn, "service", "%s is served by %d of %d backends: guideway show backends", s.Name, s.BackendsActive, s.Backends)
+			byGrade[gradeWarn].add(s.Name, fmt.Sprintf("served by %d of %d backends: guideway show backends --only-trouble", s.BackendsActive, s.Backends))
 		default:
-			p.add(gradeOK, "service", "%s is served by all of its %d backends", s.Name, s.Backends)
+			byGrade[gradeOK].add(s.Name, fmt.Sprintf("served by all %d backends", s.Backends))
 		}
 	}
-	for _, reason := range reasons.reasons {
-		p.add(p.notServing(), "service", "%s %s", reasons.subject(reason), reason)
+	for _, grade := range []string{gradeFail, gradeWarn, gradeOK} {
+		for _, reason := range byGrade[grade].reasons {
+			p.add(grade, "service", "%s %s", byGrade[grade].subject(reason), reason)
+		}
 	}
 	p.memberSources()
 	if silent := p.state.GetSilentAgents(); len(silent) > 0 {
 		p.add(gradeWarn, "agent", "silent on %s: connections that move to or from there break; there: systemctl status guideway-agent; guideway-agent doctor; do `controllers` of agent.yaml name this machine, and does UDP port %d reach it?",
-			strings.Join(silent, ", "), config.AgentsPortDefault)
+			few(silent), config.AgentsPortDefault)
 	}
-	for _, name := range p.state.GetAgentsBehind() {
-		p.add(gradeFail, "agent", "that of %s lacks VIPs that its services have here: it drops packets to them; guideway config backend %s | ssh %s guideway-agent setup --from -",
-			name, name, name)
+	if behind := p.state.GetAgentsBehind(); len(behind) > 0 {
+		p.add(gradeFail, "agent", "behind on %s: VIPs that services have here are lacking there, and packets to them are dropped; guideway config backend %s | ssh %s guideway-agent setup --from -",
+			few(behind), behind[0], behind[0])
 	}
 }
 
@@ -648,6 +668,15 @@ func (a *alike) add(name, reason string) {
 		a.reasons = append(a.reasons, reason)
 	}
 	a.names[reason] = append(a.names[reason], name)
+}
+
+// few of the names, and how many there are beyond.
+func few(names []string) string {
+	const shown = 3
+	if more := len(names) - shown; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // subject of a sentence about those with the reason.

@@ -102,13 +102,18 @@ func (p *diagnosis) connections() map[string]bool {
 	members := slices.SortedFunc(maps.Keys(p.unanswered), func(a, b member) int {
 		return cmp.Or(cmp.Compare(a.service, b.service), cmp.Compare(a.backend, b.backend))
 	})
+	var subjects []string
+	sum := uint64(0)
 	for _, m := range members {
 		told[m.service] = true
 		subject := m.service
 		if m.backend != "" {
 			subject += " at " + m.backend
 		}
-		p.add(gradeFail, "connections", "of %s: none of %d is confirmed by its client, so no answer of a server arrives. %s", subject, p.unanswered[m], p.unansweredCauses())
+		subjects, sum = append(subjects, subject), sum+p.unanswered[m]
+	}
+	if len(subjects) > 0 {
+		p.add(gradeFail, "connections", "of %s: none of %d is confirmed by its client, so no answer of a server arrives. %s", few(subjects), sum, p.unansweredCauses())
 	}
 	return told
 }

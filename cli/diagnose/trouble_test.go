@@ -345,6 +345,29 @@ func TestDoctorWithoutProcessesFails(t *testing.T) {
 	}
 }
 
+func TestDoctorOfALargeSiteIsAFewLines(t *testing.T) {
+	p := &diagnosis{state: &controllerv1.GetStateResponse{Machine: &controllerv1.Machine{State: "serving"}}, status: &forwarderv1.GetStatusResponse{}}
+	for i := range 10_000 {
+		name := fmt.Sprintf("web-%d", i)
+		p.state.Services = append(p.state.Services, &controllerv1.Service{Name: name, State: "serving", Backends: 200, BackendsActive: 200 - uint32(i%2)})
+		p.state.SilentAgents, p.state.AgentsBehind = append(p.state.SilentAgents, name), append(p.state.AgentsBehind, name)
+		p.status.Unresolved = append(p.status.Unresolved, &forwarderv1.UnresolvedBackend{Name: name, Address: "10.1.0.1", Why: "no route"})
+	}
+	p.nextHops()
+	p.backends()
+	if len(p.findings) != 5 {
+		t.Fatal(len(p.findings), p.findings)
+	}
+	for i, want := range []string{
+		"of web-0 (10.1.0.1) and 9999 more are not known: no route", "web-1 and 4999 more are served by 199 of 200 backends", "web-0 and 4999 more are served by all 200",
+		"silent on web-0, web-1, web-2 and 9997 more", "behind on web-0, web-1, web-2 and 9997 more: VIPs",
+	} {
+		if !strings.HasPrefix(p.findings[i].text, want) {
+			t.Errorf("%q, want %q", p.findings[i].text, want)
+		}
+	}
+}
+
 func TestDoctorSaysWhatEndsTheDrainOfAService(t *testing.T) {
 	p := diagnosis{state: &controllerv1.GetStateResponse{Services: []*controllerv1.Service{
 		{Name: "web", State: "drained", Reason: "drained by command", BackendsActive: 2, Backends: 2, Drain: &controllerv1.Drain{}},

@@ -179,10 +179,8 @@ func lackingVIPsAreNamed(t *testing.T, running *hosts.Lab) {
 	var before string
 	named := func() error {
 		out, err := on(t, running, machine, "doctor")
-		for _, backend := range running.Backends()[:2] { // the third is spare
-			if !strings.Contains(out, "that of "+backend+" lacks VIPs that its services have here") {
-				return fmt.Errorf("%s is not named: %v: %s", backend, err, out)
-			}
+		if !strings.Contains(out, "behind on "+strings.Join(running.Backends()[:2], ", ")+": VIPs that services have here are lacking there") { // the third is spare
+			return fmt.Errorf("they are not named: %v: %s", err, out)
 		}
 		return nil
 	}
@@ -190,7 +188,7 @@ func lackingVIPsAreNamed(t *testing.T, running *hosts.Lab) {
 	eventually(t, 20*time.Second, "all backends are named", named)
 	editConfig(t, running, machine, func(string) string { return before })
 	eventually(t, 20*time.Second, "none is", func() error {
-		if out, _ := on(t, running, machine, "doctor"); strings.Contains(out, "lacks VIPs") {
+		if out, _ := on(t, running, machine, "doctor"); strings.Contains(out, "lacking there") {
 			return errors.New(out)
 		}
 		return nil
