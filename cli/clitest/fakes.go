@@ -7,8 +7,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
-	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -180,32 +178,26 @@ func (f *FakeController) GetConfig(_ context.Context, r *controllerv1.GetConfigR
 	if text == "" {
 		return nil, status.Error(codes.NotFound, "the history has no such config")
 	}
-	files := []*controllerv1.ConfigPart{{Name: "/etc/g.yaml", Data: []byte(text)}}
+	files := []*controllerv1.ConfigFile{{Name: "/etc/g.yaml", Data: []byte(text)}}
 	return &controllerv1.GetConfigResponse{Record: &controllerv1.ConfigRecord{Number: r.Number}, Files: files}, nil
 }
 
 // PlanConfig finds changes by the words in the config.
-func (f *FakeController) PlanConfig(stream grpc.ClientStreamingServer[controllerv1.PlanConfigRequest, controllerv1.PlanConfigResponse]) error {
+func (f *FakeController) PlanConfig(_ context.Context, request *controllerv1.PlanConfigRequest) (*controllerv1.PlanConfigResponse, error) {
 	f.Offered = ""
-	for {
-		request, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		f.Offered += string(request.Part.Data)
+	for _, file := range request.Files {
+		f.Offered += string(file.Data)
 	}
 	response := &controllerv1.PlanConfigResponse{Number: 42, Services: []*controllerv1.ServiceChange{
 		{Service: "idle", Entries: 65537, Established: &controllerv1.ConnectionChange{Staying: 3}},
 	}}
 	switch {
 	case strings.HasPrefix(f.Offered, "bad"):
-		return status.Error(codes.InvalidArgument, "new.yaml:1: unknown field")
+		return nil, status.Error(codes.InvalidArgument, "new.yaml:1: unknown field")
 	case strings.HasPrefix(f.Offered, "same"):
-		return stream.SendAndClose(response)
+		return response, nil
 	}
+	response.Changed = true
 	response.Changes = []*controllerv1.ConfigChange{
 		{Kind: "service", Name: "web", What: "changed", Fields: []*controllerv1.FieldChange{{Field: "encap", Before: "gre", After: "gue"}, {Field: "dscp", After: "46"}}},
 		{Kind: "backend", Name: "web-3", What: "added"},
@@ -230,7 +222,7 @@ func (f *FakeController) PlanConfig(stream grpc.ClientStreamingServer[controller
 	}
 	response.UntrackedQuota = 5
 	response.RestartRequired = "other devices"
-	return stream.SendAndClose(response)
+	return response, nil
 }
 
 func (f *FakeController) GetFleet(context.Context, *controllerv1.GetFleetRequest) (*controllerv1.GetFleetResponse, error) {

@@ -102,6 +102,9 @@ func printWarningLines(command *cobra.Command, warnings []string) {
 }
 
 func applyConfig(command *cobra.Command, m machine.Machine, own ownConfig, source config.Source, order *controllerv1.ApplyOrder) (*controllerv1.ApplyConfigResponse, error) {
+	if m.Remote.Server != "" {
+		return replaceConfig(command.Context(), m, source, order)
+	}
 	var applied *controllerv1.ApplyConfigResponse
 	var file *configs.Replacement
 	var notWritten error // which is ours, not the controller's
@@ -110,12 +113,7 @@ func applyConfig(command *cobra.Command, m machine.Machine, own ownConfig, sourc
 		if err != nil {
 			return err
 		}
-		err = sendParts([]config.Source{source}, func(part *controllerv1.ConfigPart) error {
-			return stream.Send(&controllerv1.ApplyConfigRequest{Part: part})
-		})
-		if err == nil {
-			err = stream.Send(&controllerv1.ApplyConfigRequest{Order: order})
-		}
+		err = stream.Send(&controllerv1.ApplyConfigRequest{Files: filesOf([]config.Source{source}), Order: order})
 		target, received := stream.Recv() // has what ended the stream
 		if received != nil {
 			return received
@@ -123,7 +121,7 @@ func applyConfig(command *cobra.Command, m machine.Machine, own ownConfig, sourc
 		if err != nil {
 			return err
 		}
-		if m.Remote.Server == "" && target.Path != "" { // else the controller writes, or etcd
+		if target.Path != "" { // else the config goes to etcd
 			if file, notWritten = own.replace(ctx, command.OutOrStdout(), target, source.Data); notWritten != nil {
 				return notWritten
 			}
@@ -141,6 +139,17 @@ func applyConfig(command *cobra.Command, m machine.Machine, own ownConfig, sourc
 		return applied, err
 	}
 	return nil, undoApply(command.Context(), m, file, err)
+}
+
+// replaceConfig on another machine, whose controller writes the file.
+func replaceConfig(ctx context.Context, m machine.Machine, source config.Source, order *controllerv1.ApplyOrder) (*controllerv1.ApplyConfigResponse, error) {
+	var applied *controllerv1.ApplyConfigResponse
+	err := m.Ask(ctx, applyTimeout, m.ControllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		request := &controllerv1.ReplaceConfigRequest{Files: filesOf([]config.Source{source}), Order: order}
+		applied, err = controllerv1.NewControllerClient(conn).ReplaceConfig(ctx, request)
+		return err
+	})
+	return applied, err
 }
 
 // undoApply puts the former config back after a refusal. Where the outcome is not

@@ -38,7 +38,7 @@ func TestConfigDiffIsByMeaning(t *testing.T) {
 		command.SetOut(&out)
 		command.SetErr(&said)
 		recorded := func(number uint64, text string) *controllerv1.GetConfigResponse {
-			return &controllerv1.GetConfigResponse{Record: &controllerv1.ConfigRecord{Number: number}, Files: []*controllerv1.ConfigPart{{Name: "a.yaml", Data: []byte(text)}}}
+			return &controllerv1.GetConfigResponse{Record: &controllerv1.ConfigRecord{Number: number}, Files: []*controllerv1.ConfigFile{{Name: "a.yaml", Data: []byte(text)}}}
 		}
 		if err := printDiff(command, "table", recorded(1, c.before), recorded(2, c.after)); err != nil {
 			t.Fatal(err)

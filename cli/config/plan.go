@@ -61,7 +61,7 @@ func configPlanCommand() *cobra.Command {
 			if c, err := config.Load(files...); err == nil { // with etcd the files are a part
 				printNotes(command.ErrOrStderr(), notesOnOtherWays(command.Context(), m, c))
 			}
-			if changesAnything(response) {
+			if response.Changed {
 				return commandline.ErrChanges
 			}
 			return nil
@@ -90,48 +90,20 @@ func readSources(files []string) ([]config.Source, error) {
 
 func planConfig(ctx context.Context, m machine.Machine, sources []config.Source) (*controllerv1.PlanConfigResponse, error) {
 	var response *controllerv1.PlanConfigResponse
-	err := m.Ask(ctx, planTimeout, m.ControllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
-		stream, err := controllerv1.NewControllerClient(conn).PlanConfig(ctx)
-		if err != nil {
-			return err
-		}
-		err = sendParts(sources, func(part *controllerv1.ConfigPart) error {
-			return stream.Send(&controllerv1.PlanConfigRequest{Part: part})
-		})
-		if err != nil && !errors.Is(err, io.EOF) { // what ended the stream comes next
-			return err
-		}
-		response, err = stream.CloseAndRecv()
+	err := m.Ask(ctx, planTimeout, m.ControllerDoor(api.OperateGroup), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		response, err = controllerv1.NewControllerClient(conn).PlanConfig(ctx, &controllerv1.PlanConfigRequest{Files: filesOf(sources)})
 		return err
 	})
 	return response, err
 }
 
-// sendParts of files; of an empty one, one without data.
-func sendParts(sources []config.Source, send func(*controllerv1.ConfigPart) error) error {
-	for _, source := range sources {
-		data := source.Data
-		for first := true; first || len(data) > 0; first = false {
-			n := min(len(data), api.PartBytesMax)
-			if err := send(&controllerv1.ConfigPart{Name: source.Name, Data: data[:n]}); err != nil {
-				return err
-			}
-			data = data[n:]
-		}
+func filesOf(sources []config.Source) []*controllerv1.ConfigFile {
+	files := make([]*controllerv1.ConfigFile, len(sources))
+	for i, source := range sources {
+		files[i] = &controllerv1.ConfigFile{Name: source.Name, Data: source.Data}
 	}
-	return nil
+	return files
 }
-
-func changesAnything(r *controllerv1.PlanConfigResponse) bool {
-	changes := len(r.Changes) > 0 || len(r.Routes) > 0 || len(r.Sessions) > 0
-	return changes || slices.ContainsFunc(r.Services, isChanged)
-}
-
-func isChanged(s *controllerv1.ServiceChange) bool {
-	return s.EntriesChanged > 0 || affected(s.Established) || affected(s.OpeningOrClosing)
-}
-
-func affected(c *controllerv1.ConnectionChange) bool { return lost(c)+c.GetUnknown() > 0 }
 
 // lost to their backends are connections that break or move.
 func lost(c *controllerv1.ConnectionChange) uint64 { return c.GetBreaking() + c.GetMoving() }
@@ -140,7 +112,7 @@ func printPlan(w io.Writer, format string, all bool, r *controllerv1.PlanConfigR
 	if format != "table" {
 		return commandline.PrintValue(w, format, shownPlanOf(r))
 	}
-	if !changesAnything(r) {
+	if !r.Changed {
 		_, err := fmt.Fprintf(w, "no change: the config means what runs (config %d)\n", r.Number)
 		return err
 	}
@@ -191,7 +163,7 @@ func servicesTable(r *controllerv1.PlanConfigResponse, all bool) output.Listing 
 	table := output.Listing{Header: []string{"SERVICE", "TABLE CHANGES", "CONNECTIONS", "STAY", "BREAK", "MOVE", "NOT KNOWN"}, Alike: []int{0}}
 	var services, others []*controllerv1.ServiceChange
 	for _, s := range r.Services {
-		if all || isChanged(s) {
+		if all || api.IsChanged(s) {
 			services = append(services, s)
 		} else {
 			others = append(others, s)
@@ -298,7 +270,7 @@ func planNotes(r *controllerv1.PlanConfigResponse) (notes []string) {
 		note("every BGP session of this machine ends: its routes go, and its connections come to other machines, or break where there is none")
 	}
 	for _, s := range r.Services {
-		if c := s.OpeningOrClosing; affected(c) {
+		if c := s.OpeningOrClosing; api.IsAffected(c) {
 			note("%s: of connections that open or close, %d would break, %d move, %d are not known", s.Service, c.Breaking, c.Moving, c.Unknown)
 		}
 		if s.Established.GetUnknown()+s.OpeningOrClosing.GetUnknown() > 0 {
@@ -404,7 +376,7 @@ type shownUntracked struct {
 
 func shownPlanOf(r *controllerv1.PlanConfigResponse) shownPlan {
 	shown := shownPlan{
-		Number: r.Number, Changed: changesAnything(r), RestartRequired: r.RestartRequired,
+		Number: r.Number, Changed: r.Changed, RestartRequired: r.RestartRequired,
 		AssumedActive: append([]string{}, r.AssumedActive...), Warnings: append([]string{}, r.Warnings...),
 		Untracked: shownUntracked{r.UntrackedTableFull, r.UntrackedQuota},
 		Changes:   shownChangesOf(r.Changes), Services: []shownServiceChange{}, Routes: []shownRouteChange{},

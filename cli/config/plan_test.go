@@ -59,7 +59,7 @@ func TestConfigPlanShowsWhatWouldChange(t *testing.T) {
 
 // One weight of one backend in a site of 10,000 services, each pool of which has a hundred.
 func TestAPlanOfOneWeightIsOneScreen(t *testing.T) {
-	r := &controllerv1.PlanConfigResponse{Number: 7, Changes: []*controllerv1.ConfigChange{
+	r := &controllerv1.PlanConfigResponse{Number: 7, Changed: true, Changes: []*controllerv1.ConfigChange{
 		{Kind: "pool", Name: "pool-0", What: "changed", Fields: []*controllerv1.FieldChange{{Field: "backend web-0 weight", Before: "1", After: "2"}}},
 	}}
 	for i := range 10_000 {

@@ -301,27 +301,19 @@ pools: [{name: web, backends: [{address: 10.1.0.11}]}]
 	}
 }
 
-func sendConfig(t *testing.T, client controllerv1.ControllerClient, parts ...*controllerv1.ConfigPart) (*controllerv1.PlanConfigResponse, error) {
+func planOf(t *testing.T, client controllerv1.ControllerClient, files ...*controllerv1.ConfigFile) (*controllerv1.PlanConfigResponse, error) {
 	t.Helper()
-	stream, err := client.PlanConfig(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, part := range parts {
-		if stream.Send(&controllerv1.PlanConfigRequest{Part: part}) != nil {
-			break // what ended the stream comes next
-		}
-	}
-	return stream.CloseAndRecv()
+	return client.PlanConfig(t.Context(), &controllerv1.PlanConfigRequest{Files: files})
 }
 
-func TestAConfigComesInPartsAndItsFailuresHaveTheirCodes(t *testing.T) {
+func configFile(name, data string) *controllerv1.ConfigFile {
+	return &controllerv1.ConfigFile{Name: name, Data: []byte(data)}
+}
+
+func TestAConfigIsSeveralFilesAndItsFailuresHaveTheirCodes(t *testing.T) {
 	h := &host{}
 	operator, viewer := dial(t, h)
-	part := func(name, data string) *controllerv1.ConfigPart {
-		return &controllerv1.ConfigPart{Name: name, Data: []byte(data)}
-	}
-	response, err := sendConfig(t, operator, part("a", "1"), part("a", "2"), part("b", ""), part("c", "3"))
+	response, err := planOf(t, operator, configFile("a", "12"), configFile("b", ""), configFile("c", "3"))
 	if err != nil || response.Number != 7 {
 		t.Fatal(response, err)
 	}
@@ -329,28 +321,30 @@ func TestAConfigComesInPartsAndItsFailuresHaveTheirCodes(t *testing.T) {
 	if !slices.EqualFunc(h.offered, want, func(a, b config.Source) bool { return a.Name == b.Name && string(a.Data) == string(b.Data) }) {
 		t.Errorf("the controller got %v", h.offered)
 	}
-	if _, err := sendConfig(t, viewer, part("a", "1")); status.Code(err) != codes.PermissionDenied {
+	if _, err := planOf(t, viewer, configFile("a", "1")); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a viewer's: %v", err)
 	}
+	if _, err := planOf(t, operator); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("no file: %v", err)
+	}
 	h.plan = Unmetf("no forwarder")
-	if _, err := sendConfig(t, operator, part("a", "1")); status.Code(err) != codes.FailedPrecondition {
+	if _, err := planOf(t, operator, configFile("a", "1")); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("nothing to compare with: %v", err)
 	}
 	h.plan = errors.New("a:1: unknown field")
-	if _, err := sendConfig(t, operator, part("a", "1")); status.Code(err) != codes.InvalidArgument {
+	if _, err := planOf(t, operator, configFile("a", "1")); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a bad config: %v", err)
 	}
 }
 
-func TestAConfigThatIsTooLargeIsRefusedBeforeItIsRead(t *testing.T) {
+func TestAConfigThatIsTooLargeIsRefused(t *testing.T) {
 	h := &host{}
 	operator, _ := dial(t, h)
-	var parts []*controllerv1.ConfigPart
-	for range config.FilesBytesMax/PartBytesMax + 1 {
-		parts = append(parts, &controllerv1.ConfigPart{Name: "a", Data: make([]byte, PartBytesMax)})
-	}
-	if _, err := sendConfig(t, operator, parts...); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "16 MiB") {
-		t.Errorf("got %v", err)
+	for _, bytes := range []int{config.FilesBytesMax, 2 * config.FilesBytesMax} { // the name counts; it is not read at all
+		_, err := planOf(t, operator, configFile("a", string(make([]byte, bytes))))
+		if code := status.Code(err); code != codes.InvalidArgument && code != codes.ResourceExhausted {
+			t.Errorf("%d bytes: %v", bytes, err)
+		}
 	}
 	if h.offered != nil {
 		t.Error("the controller got it")
@@ -363,14 +357,8 @@ func beginApply(t *testing.T, client controllerv1.ControllerClient) (controllerv
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, request := range []*controllerv1.ApplyConfigRequest{
-		{Part: &controllerv1.ConfigPart{Name: "a", Data: []byte("1")}},
-		{Part: &controllerv1.ConfigPart{Name: "a", Data: []byte("2")}, Order: &controllerv1.ApplyOrder{Number: 7, Message: "why"}},
-	} {
-		if stream.Send(request) != nil {
-			break // what ended the stream comes next
-		}
-	}
+	// Its error comes with the answer.
+	_ = stream.Send(&controllerv1.ApplyConfigRequest{Files: []*controllerv1.ConfigFile{configFile("a", "12")}, Order: &controllerv1.ApplyOrder{Number: 7, Message: "why"}})
 	target, err := stream.Recv()
 	if err == nil && (target.Path != "/etc/guideway/guideway.yaml" || target.Digest != "abc") {
 		t.Errorf("target %v", target)

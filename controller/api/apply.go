@@ -37,15 +37,36 @@ type File interface {
 	PutBack(ctx context.Context, reason error) error
 }
 
+func (s *service) ReplaceConfig(ctx context.Context, r *controllerv1.ReplaceConfigRequest) (*controllerv1.ApplyConfigResponse, error) {
+	applying, err := s.beginApply(ctx, r.GetFiles(), r.GetOrder())
+	if err != nil {
+		return nil, err
+	}
+	defer applying.Close()
+	file := applying.File()
+	if file != nil {
+		if err := file.Write(); err != nil {
+			return nil, configFailure(err)
+		}
+	}
+	response, err := applying.Commit(ctx)
+	if err != nil && file != nil {
+		err = file.PutBack(ctx, err)
+	}
+	if err != nil {
+		return nil, configFailure(err)
+	}
+	return response, nil
+}
+
 func (s *service) ApplyConfig(stream grpc.BidiStreamingServer[controllerv1.ApplyConfigRequest, controllerv1.ApplyConfigResponse]) error {
-	applying, err := s.beginApply(stream)
+	applying, err := s.receiveApply(stream)
 	if err != nil {
 		return err
 	}
 	defer applying.Close()
 	target := &controllerv1.ApplyConfigResponse{}
-	file := applying.File()
-	if file != nil {
+	if file := applying.File(); file != nil {
 		target.Path, target.Digest, target.Edited = file.Target()
 	}
 	if err := stream.Send(target); err != nil {
@@ -60,16 +81,7 @@ func (s *service) ApplyConfig(stream grpc.BidiStreamingServer[controllerv1.Apply
 	if err != nil || !written {
 		return errors.Join(err, errNotWritten(err))
 	}
-	writesHere := file != nil && callerOf(stream.Context()).Certificate != ""
-	if writesHere {
-		if err := file.Write(); err != nil {
-			return configFailure(err)
-		}
-	}
 	response, err := applying.Commit(stream.Context())
-	if err != nil && writesHere {
-		err = file.PutBack(stream.Context(), err)
-	}
 	if err != nil {
 		return configFailure(err)
 	}
@@ -91,33 +103,35 @@ func errNotWritten(err error) error {
 	return status.Error(codes.InvalidArgument, "after the order comes that the file is written")
 }
 
-// beginApply receives a config and has it checked.
-func (s *service) beginApply(stream grpc.BidiStreamingServer[controllerv1.ApplyConfigRequest, controllerv1.ApplyConfigResponse]) (Applying, error) {
+// receiveApply of the client's first message.
+func (s *service) receiveApply(stream grpc.BidiStreamingServer[controllerv1.ApplyConfigRequest, controllerv1.ApplyConfigResponse]) (Applying, error) {
+	if callerOf(stream.Context()).Certificate != "" {
+		return nil, status.Error(codes.FailedPrecondition, "over TCP nobody writes a file of this machine: ReplaceConfig has the controller write it")
+	}
 	done, err := s.limiter.queueUpload(stream.Context())
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	var u upload
-	var order *controllerv1.ApplyOrder
-	err = receive(stream.Context(), func() error {
-		for order == nil {
-			request, err := stream.Recv()
-			if err != nil {
-				return err
-			}
-			if err := u.add(request.Part); err != nil {
-				return err
-			}
-			order = request.Order
-		}
-		return nil
+	var request *controllerv1.ApplyConfigRequest
+	err = receive(stream.Context(), func() (err error) {
+		request, err = stream.Recv()
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	noteRequest(stream.Context(), order)
-	applying, err := s.host.ApplyConfig(stream.Context(), callerOf(stream.Context()).Name, order, u.files)
+	return s.beginApply(stream.Context(), request.GetFiles(), request.GetOrder())
+}
+
+// beginApply has a config checked.
+func (s *service) beginApply(ctx context.Context, files []*controllerv1.ConfigFile, order *controllerv1.ApplyOrder) (Applying, error) {
+	noteRequest(ctx, order)
+	sources, err := sourcesOf(files)
+	if err != nil {
+		return nil, err
+	}
+	applying, err := s.host.ApplyConfig(ctx, callerOf(ctx).Name, order, sources)
 	if err != nil {
 		return nil, configFailure(err)
 	}

@@ -1,24 +1,21 @@
 package api
 
-// Configs that clients send: in parts, because a request is small and a config
-// may have megabytes; one at a time, because parsing one takes memory.
+// Configs that clients send: one at a time, because reading and parsing one takes memory.
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
-// PartBytesMax of a config go into one request.
-const PartBytesMax = 32 << 10
+// uploadBytesMax of a request that brings a config: as JSON its files are in base64.
+const uploadBytesMax = config.FilesBytesMax/3*4 + requestBytesMax
 
 // Unmet is an error of a request that presupposes what is not so.
 type Unmet struct{ error }
@@ -29,50 +26,42 @@ func Unmetf(format string, values ...any) error { return Unmet{fmt.Errorf(format
 // Unwrap the error.
 func (u Unmet) Unwrap() error { return u.error }
 
-// upload gathers parts into files.
-type upload struct {
-	files []config.Source
-	bytes int
+// sourcesOf what a client sent.
+func sourcesOf(files []*controllerv1.ConfigFile) ([]config.Source, error) {
+	sources, bytes := make([]config.Source, len(files)), 0
+	for i, file := range files {
+		sources[i] = config.Source{Name: file.GetName(), Data: file.GetData()}
+		bytes += len(file.GetName()) + len(file.GetData())
+	}
+	switch {
+	case len(files) == 0:
+		return nil, status.Error(codes.InvalidArgument, "the request has no files: a config is one at least")
+	case bytes > config.FilesBytesMax:
+		return nil, status.Errorf(codes.InvalidArgument, "the config has more than %d MiB, the limit: is it the right file?", config.FilesBytesMax>>20)
+	}
+	return sources, nil
 }
 
-func (u *upload) add(part *controllerv1.ConfigPart) error {
-	if part == nil {
-		return nil
+func (s *service) PlanConfig(ctx context.Context, r *controllerv1.PlanConfigRequest) (*controllerv1.PlanConfigResponse, error) {
+	sources, err := sourcesOf(r.GetFiles())
+	if err != nil {
+		return nil, err
 	}
-	// Each file counts, too, so that empty ones are bounded.
-	u.bytes += len(part.Data)
-	last := len(u.files) - 1
-	if last < 0 || u.files[last].Name != part.Name {
-		u.files = append(u.files, config.Source{Name: part.Name})
-		u.bytes += len(part.Name)
-		last++
+	response, err := s.host.PlanConfig(ctx, sources)
+	if err != nil {
+		return nil, configFailure(err)
 	}
-	if u.bytes > config.FilesBytesMax {
-		return status.Errorf(codes.InvalidArgument, "the config has more than %d MiB, the limit: is it the right file?", config.FilesBytesMax>>20)
-	}
-	u.files[last].Data = append(u.files[last].Data, part.Data...)
-	return nil
+	return response, nil
 }
 
-func (s *service) PlanConfig(stream grpc.ClientStreamingServer[controllerv1.PlanConfigRequest, controllerv1.PlanConfigResponse]) error {
-	done, err := s.limiter.queueUpload(stream.Context())
-	if err != nil {
-		return err
-	}
-	defer done()
-	var u upload
-	err = receiveAll(stream, func(r *controllerv1.PlanConfigRequest) error { return u.add(r.Part) })
-	if err != nil {
-		return err
-	}
-	response, err := s.host.PlanConfig(stream.Context(), u.files)
-	if err != nil {
-		return configFailure(err)
-	}
-	if err := s.limiter.owe(stream.Context(), proto.Size(response)*jsonInflation); err != nil {
-		return err
-	}
-	return stream.SendAndClose(response)
+// IsChanged: entries of the service's table change, or connections of it do not stay.
+func IsChanged(s *controllerv1.ServiceChange) bool {
+	return s.EntriesChanged > 0 || IsAffected(s.Established) || IsAffected(s.OpeningOrClosing)
+}
+
+// IsAffected: some of the connections do not stay, or may not.
+func IsAffected(c *controllerv1.ConnectionChange) bool {
+	return c.GetMoving()+c.GetBreaking()+c.GetUnknown() > 0
 }
 
 // configFailure: what is wrong with a config is the client's.

@@ -7,15 +7,12 @@ package api
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"io"
 	"math"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -26,7 +23,7 @@ const (
 	connectionsMax = 256
 	// Requests at a time over one connection.
 	streamsMax = 16
-	// The longest request has a part of a config.
+	// A request that brings a config has more: uploadBytesMax.
 	requestBytesMax = 64 << 10
 	// Of a string in a request: a path, or why a config is applied.
 	textBytesMax = 512
@@ -98,24 +95,6 @@ func (l *limiter) owe(ctx context.Context, bytes int) error {
 		return status.Error(codes.ResourceExhausted, "other clients do not read their answers, which fill the memory set aside for that: try again")
 	}
 	return nil
-}
-
-// receiveAll of a client's messages, in bounded time.
-func receiveAll[Q, R any](stream grpc.ClientStreamingServer[Q, R], take func(*Q) error) error {
-	return receive(stream.Context(), func() error {
-		for {
-			message, err := stream.Recv()
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			if err := take(message); err != nil {
-				return err
-			}
-		}
-	})
 }
 
 // receive in a goroutine of its own, which ends with the stream: gRPC has no

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -63,8 +64,7 @@ func TestEveryProcedureIsServedAndHasARule(t *testing.T) {
 	if !slices.Equal(ruled, want) {
 		t.Errorf("rules: %q\ncontracts: %q", ruled, want)
 	}
-	mounted := NewServer(Settings{Host: &host{}, Admit: Users(View)}).procedures
-	slices.Sort(mounted)
+	mounted := slices.Sorted(maps.Keys(NewServer(Settings{Host: &host{}, Admit: Users(View)}).procedures))
 	if !slices.Equal(mounted, want) {
 		t.Errorf("served: %q\ncontracts: %q", mounted, want)
 	}
@@ -218,10 +218,69 @@ func TestTheSameCallsAreJSONOverHTTP(t *testing.T) {
 		"a field misspelled": {operate, "DrainBackend", `{"backnd":"web-1"}`, "400", "backnd"},
 		"no JSON":            {operate, "GetState", `{`, "400", `"code":"invalid_argument"`},
 		"too large":          {operate, "DrainBackend", `{"backend":"` + strings.Repeat("x", requestBytesMax) + `"}`, "429", `"code":"resource_exhausted"`},
-		"no such call":       {operate, "Explode", `{}`, "404", ""},
+		"no such call":       {operate, "Explode", `{}`, "404", "there is no call"},
+		"a stream":           {operate, "ApplyConfig", `{}`, "415", "ReplaceConfig does with one POST"},
+		"a bad config":       {operate, "PlanConfig", `{}`, "400", "the request has no files"},
+		"no base64":          {operate, "PlanConfig", `{"files":[{"name":"a","data":"*"}]}`, "400", `"code":"invalid_argument"`},
 	} {
 		if code, body := curl(t, c.socket, c.call, c.body); code != c.code || !strings.Contains(body, c.want) {
 			t.Errorf("%s: %s %s", name, code, body)
+		}
+	}
+}
+
+func TestAConfigIsPlannedAndReplacedByOnePOST(t *testing.T) {
+	h := &host{}
+	dial(t, h)
+	socket := OperateSocket(h.runDir)
+	large := strings.Repeat("# a comment\n", 1<<20) // which curl reads from a file
+	request := filepath.Join(t.TempDir(), "request.json")
+	write := func(value any) {
+		data, err := json.Marshal(value)
+		if err == nil {
+			err = os.WriteFile(request, data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := []map[string]any{{"name": "a.yaml", "data": []byte(large)}}
+	write(map[string]any{"files": files})
+	if code, body := curl(t, socket, "PlanConfig", "@"+request); code != "200" || string(h.offered[0].Data) != large {
+		t.Errorf("plan: %s %.200s", code, body)
+	}
+	write(map[string]any{"files": files, "order": map[string]any{"number": 7, "message": "why"}})
+	if code, body := curl(t, socket, "ReplaceConfig", "@"+request); code != "200" || !strings.Contains(body, `"number":"3"`) || h.order.GetMessage() != "why" {
+		t.Errorf("replace: %s %.200s", code, body)
+	}
+	lines := auditLines(t, h.runDir)
+	if logged := fmt.Sprint(lines[0]["request"]); len(lines) != 1 || !strings.Contains(logged, "why") || len(logged) > 500 {
+		t.Errorf("audited: %.500s", logged)
+	}
+}
+
+// A stream, a wrong method and a body of another kind have answers that say what to do, never
+// an empty one.
+func TestMisdirectedRequestsAreToldWhereToGo(t *testing.T) {
+	h := &host{}
+	dial(t, h)
+	const calls = "http://localhost/guideway.controller.v1.Controller/"
+	for name, c := range map[string]struct {
+		arguments  []string
+		code, want string
+	}{
+		"another page":               {[]string{"http://localhost/"}, "404", "there is no call /"},
+		"GET":                        {[]string{calls + "GetState"}, "405", "each call is a POST"},
+		"no JSON":                    {[]string{"-d", "{}", calls + "GetState"}, "415", "content-type: application/json"},
+		"a stream by HTTP/1.1":       {[]string{"--http1.1", "-H", "content-type: application/connect+json", "-d", "{}", calls + "ApplyConfig"}, "505", "ReplaceConfig does"},
+		"gRPC, of what is not there": {[]string{"--http2-prior-knowledge", "-H", "content-type: application/grpc", "-d", "{}", calls + "Explode"}, "404", "there is no call"},
+	} {
+		arguments := append([]string{"-sS", "--unix-socket", ViewSocket(h.runDir), "-w", "\n%{http_code}"}, c.arguments...)
+		out, err := exec.Command("curl", arguments...).CombinedOutput()
+		body, code, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		var refusal struct{ Code, Message string }
+		if err != nil || strings.TrimSpace(code) != c.code || json.Unmarshal([]byte(body), &refusal) != nil || refusal.Code == "" || !strings.Contains(refusal.Message, c.want) {
+			t.Errorf("%s: %v %s", name, err, out)
 		}
 	}
 }
@@ -302,7 +361,7 @@ func TestTextOfRequestsIsCutAndQuoted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = stream.Send(&controllerv1.ApplyConfigRequest{Part: &controllerv1.ConfigPart{Name: "a", Data: []byte("1")}, Order: &controllerv1.ApplyOrder{Message: long, From: long, Canary: long}})
+	_ = stream.Send(&controllerv1.ApplyConfigRequest{Files: []*controllerv1.ConfigFile{{Name: "a", Data: []byte("1")}}, Order: &controllerv1.ApplyOrder{Message: long, From: long, Canary: long}})
 	_ = stream.Send(&controllerv1.ApplyConfigRequest{Written: true})
 	for err == nil {
 		_, err = stream.Recv()

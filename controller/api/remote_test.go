@@ -123,7 +123,7 @@ func TestNamesOfCertificatesHaveRoles(t *testing.T) {
 		client := a.client(t, a.authority.Client(c.certificate))
 		_, view := client.GetState(t.Context(), &controllerv1.GetStateRequest{})
 		_, operate := client.DrainBackend(t.Context(), &controllerv1.DrainBackendRequest{Backend: "web-1", Drain: true})
-		_, apply := beginApply(t, client)
+		_, apply := client.ReplaceConfig(t.Context(), &controllerv1.ReplaceConfigRequest{Files: []*controllerv1.ConfigFile{configFile("a", "1")}})
 		if status.Code(view) != c.view || status.Code(operate) != c.operate || status.Code(apply) != c.rest {
 			t.Errorf("%s: %v, %v, %v", name, view, operate, apply)
 		}

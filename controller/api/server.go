@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -34,7 +35,7 @@ type Server struct {
 	limiter *limiter
 	health  *health.Server
 	// What it serves.
-	procedures []string
+	procedures map[string]kind
 }
 
 // Settings of a server.
@@ -60,13 +61,35 @@ func NewServer(settings Settings) *Server {
 		if r.ProtoMajor == 2 { // a stream's time is the guard's
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(streamMax))
 		}
+		if misdirected := mux.misdirected(r); misdirected != nil {
+			misdirected.write(w)
+			return
+		}
 		caller := settings.Admit(r, connOf(r.Context()))
-		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, caller)))
+		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
+		if mux.uploads[r.URL.Path] && permit(caller, r.URL.Path) == nil {
+			s.serveUpload(mux, w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
 	}))
 	if settings.Log != nil {
 		s.http.ErrorLog = slog.NewLogLogger(settings.Log.Handler(), slog.LevelWarn)
 	}
 	return s
+}
+
+// serveUpload when no other one is read: connect reads all of a request before its handler
+// runs.
+func (s *Server) serveUpload(mux *mux, w http.ResponseWriter, r *http.Request) {
+	done, err := s.limiter.queueUpload(r.Context())
+	if err != nil {
+		_ = mux.errors.Write(w, r, connectError(err)) // that the client is gone is no news
+		return
+	}
+	defer done()
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(uploadTimeout))
+	mux.ServeHTTP(w, r)
 }
 
 // strictJSON refuses fields that a message lacks: a misspelt `drain` is no undrain.
@@ -104,26 +127,30 @@ func (s *Server) Stop() {
 	_ = s.http.Close() // what it closes is given up
 }
 
-// mux serves procedures, and knows which.
+// mux serves procedures, and knows which, and of what kind.
 type mux struct {
 	*http.ServeMux
 	options []connect.HandlerOption
-	served  []string
+	errors  *connect.ErrorWriter
+	served  map[string]kind
+	// Those that bring a config.
+	uploads map[string]bool
 }
 
-func (m *mux) handle(procedure string, handler *connect.Handler) {
+func (m *mux) handle(procedure string, kind kind, handler *connect.Handler) {
 	m.Handle(procedure, handler)
-	m.served = append(m.served, procedure)
+	m.served[procedure] = kind
 }
 
 // newMux: one line for each procedure.
 func newMux(s *service, answers *health.Server, options ...connect.HandlerOption) *mux {
-	m := &mux{ServeMux: http.NewServeMux(), options: options}
+	m := &mux{ServeMux: http.NewServeMux(), options: options, errors: connect.NewErrorWriter(options...), served: map[string]kind{}, uploads: map[string]bool{}}
 	unary(m, controllerv1.Controller_GetState_FullMethodName, s.GetState)
 	unary(m, controllerv1.Controller_GetBackend_FullMethodName, s.GetBackend)
 	unary(m, controllerv1.Controller_Reload_FullMethodName, s.Reload)
-	receives(m, controllerv1.Controller_PlanConfig_FullMethodName, s.PlanConfig)
-	bidi(m, controllerv1.Controller_ApplyConfig_FullMethodName, s.ApplyConfig)
+	upload(m, controllerv1.Controller_PlanConfig_FullMethodName, s.PlanConfig)
+	upload(m, controllerv1.Controller_ReplaceConfig_FullMethodName, s.ReplaceConfig)
+	bidi(m, controllerv1.Controller_ApplyConfig_FullMethodName, s.ApplyConfig, connect.WithReadMaxBytes(uploadBytesMax))
 	unary(m, controllerv1.Controller_GetConfigHistory_FullMethodName, s.GetConfigHistory)
 	unary(m, controllerv1.Controller_GetConfig_FullMethodName, s.GetConfig)
 	unary(m, controllerv1.Controller_GetFleet_FullMethodName, s.GetFleet)
@@ -159,28 +186,24 @@ func (serviceNames) GetServiceInfo() map[string]grpc.ServiceInfo {
 }
 
 func unary[Q, R any](m *mux, procedure string, f func(context.Context, *Q) (*R, error)) {
-	m.handle(procedure, connect.NewUnaryHandlerSimple(procedure, f, m.options...))
+	m.handle(procedure, isUnary, connect.NewUnaryHandlerSimple(procedure, f, m.options...))
 }
 
-func receives[Q, R any](m *mux, procedure string, f func(grpc.ClientStreamingServer[Q, R]) error) {
-	m.handle(procedure, connect.NewClientStreamHandlerSimple(procedure, func(ctx context.Context, c *connect.ClientStream[Q]) (*R, error) {
-		s := &stream[Q, R]{ctx: ctx, conn: c.Conn()}
-		s.send = func(answer *R) error { s.answer = answer; return nil }
-		err := f(s)
-		return s.answer, err
-	}, m.options...))
+func upload[Q, R any](m *mux, procedure string, f func(context.Context, *Q) (*R, error)) {
+	m.uploads[procedure] = true
+	m.handle(procedure, isUnary, connect.NewUnaryHandlerSimple(procedure, f, slices.Concat(m.options, []connect.HandlerOption{connect.WithReadMaxBytes(uploadBytesMax)})...))
 }
 
 func sends[Q, R any](m *mux, procedure string, f func(*Q, grpc.ServerStreamingServer[R]) error) {
-	m.handle(procedure, connect.NewServerStreamHandlerSimple(procedure, func(ctx context.Context, request *Q, c *connect.ServerStream[R]) error {
+	m.handle(procedure, isStream, connect.NewServerStreamHandlerSimple(procedure, func(ctx context.Context, request *Q, c *connect.ServerStream[R]) error {
 		return f(request, &stream[Q, R]{ctx: ctx, send: c.Send})
 	}, m.options...))
 }
 
-func bidi[Q, R any](m *mux, procedure string, f func(grpc.BidiStreamingServer[Q, R]) error) {
-	m.handle(procedure, connect.NewBidiStreamHandler(procedure, func(ctx context.Context, c *connect.BidiStream[Q, R]) error {
+func bidi[Q, R any](m *mux, procedure string, f func(grpc.BidiStreamingServer[Q, R]) error, options ...connect.HandlerOption) {
+	m.handle(procedure, isBidi, connect.NewBidiStreamHandler(procedure, func(ctx context.Context, c *connect.BidiStream[Q, R]) error {
 		return f(&stream[Q, R]{ctx: ctx, conn: c.Conn(), send: c.Send})
-	}, m.options...))
+	}, slices.Concat(m.options, options)...))
 }
 
 // stream is a call's as grpc-go's services know it.
@@ -189,12 +212,10 @@ type stream[Q, R any] struct {
 	ctx               context.Context
 	conn              connect.StreamingHandlerConn
 	send              func(*R) error
-	answer            *R
 }
 
-func (s *stream[Q, R]) Context() context.Context      { return s.ctx }
-func (s *stream[Q, R]) Send(message *R) error         { return s.send(message) }
-func (s *stream[Q, R]) SendAndClose(message *R) error { return s.send(message) }
+func (s *stream[Q, R]) Context() context.Context { return s.ctx }
+func (s *stream[Q, R]) Send(message *R) error    { return s.send(message) }
 func (s *stream[Q, R]) Recv() (*Q, error) {
 	message := new(Q)
 	if err := s.conn.Receive(message); err != nil {

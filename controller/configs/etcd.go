@@ -261,7 +261,7 @@ func (e *Etcd) get(ctx context.Context, number uint64) (*controllerv1.GetConfigR
 		source := inUse.Source(e.Settings.Cluster)
 		return &controllerv1.GetConfigResponse{
 			Record: &controllerv1.ConfigRecord{Number: inUse.GetGeneration(), Digest: inUse.GetDigest(), Bytes: uint64(len(inUse.Text)), InUse: true},
-			Files:  []*controllerv1.ConfigPart{{Name: source.Name, Data: source.Data}},
+			Files:  []*controllerv1.ConfigFile{{Name: source.Name, Data: source.Data}},
 		}, nil
 	}
 	record, err := e.Store.Record(ctx, number)
@@ -275,5 +275,5 @@ func (e *Etcd) get(ctx context.Context, number uint64) (*controllerv1.GetConfigR
 	if err != nil {
 		return nil, api.Unmetf("%w", err)
 	}
-	return &controllerv1.GetConfigResponse{Record: describeRecord(record), Files: []*controllerv1.ConfigPart{{Name: stored.Source(e.Settings.Cluster).Name, Data: stored.Text}}}, nil
+	return &controllerv1.GetConfigResponse{Record: describeRecord(record), Files: []*controllerv1.ConfigFile{{Name: stored.Source(e.Settings.Cluster).Name, Data: stored.Text}}}, nil
 }

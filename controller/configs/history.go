@@ -322,7 +322,7 @@ func (h *History) Get(number uint64) (*controllerv1.GetConfigResponse, error) {
 	}
 	response := &controllerv1.GetConfigResponse{Record: r.describe()}
 	for _, file := range r.Files {
-		response.Files = append(response.Files, &controllerv1.ConfigPart{Name: file.Name, Data: file.Data})
+		response.Files = append(response.Files, &controllerv1.ConfigFile{Name: file.Name, Data: file.Data})
 	}
 	return response, nil
 }

@@ -19,6 +19,10 @@ import (
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
+func oneFile(config string) []*controllerv1.ConfigFile {
+	return []*controllerv1.ConfigFile{{Name: "/new.yaml", Data: []byte(config)}}
+}
+
 // apply as the CLI does, but never puts the file back.
 func (h *harness) apply(config string, order *controllerv1.ApplyOrder) (*controllerv1.ApplyConfigResponse, error) {
 	h.t.Helper()
@@ -26,7 +30,7 @@ func (h *harness) apply(config string, order *controllerv1.ApplyOrder) (*control
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	request := &controllerv1.ApplyConfigRequest{Part: &controllerv1.ConfigPart{Name: "/new.yaml", Data: []byte(config)}, Order: order}
+	request := &controllerv1.ApplyConfigRequest{Files: oneFile(config), Order: order}
 	if err := stream.Send(request); err != nil {
 		h.t.Fatal(err)
 	}
@@ -234,8 +238,7 @@ func TestNothingElseIsLoadedWhileAConfigIsApplied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	part := &controllerv1.ConfigPart{Name: "/new.yaml", Data: []byte(h.config(secondBackend))}
-	if err := stream.Send(&controllerv1.ApplyConfigRequest{Part: part, Order: &controllerv1.ApplyOrder{Number: h.numberInUse()}}); err != nil {
+	if err := stream.Send(&controllerv1.ApplyConfigRequest{Files: oneFile(h.config(secondBackend)), Order: &controllerv1.ApplyOrder{Number: h.numberInUse()}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := stream.Recv(); err != nil {

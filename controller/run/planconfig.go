@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -76,6 +77,7 @@ func (c *Controller) PlanConfig(ctx context.Context, files []config.Source) (*co
 		response.Warnings = append(response.Warnings, warning.String())
 	}
 	response.Warnings = append(response.Warnings, foreseen.Unknown...)
+	response.Changed = len(response.Changes)+len(response.Routes)+len(response.Sessions) > 0 || slices.ContainsFunc(response.Services, api.IsChanged)
 	return response, nil
 }
 

@@ -15,12 +15,7 @@ import (
 
 func (h *harness) plan(file, config string) (*controllerv1.PlanConfigResponse, error) {
 	h.t.Helper()
-	stream, err := h.client.PlanConfig(h.deadline())
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	_ = stream.Send(&controllerv1.PlanConfigRequest{Part: &controllerv1.ConfigPart{Name: file, Data: []byte(config)}}) // its error comes with the answer
-	return stream.CloseAndRecv()
+	return h.client.PlanConfig(h.deadline(), &controllerv1.PlanConfigRequest{Files: []*controllerv1.ConfigFile{{Name: file, Data: []byte(config)}}})
 }
 
 const anotherVIP = "vips: [{address: 203.0.113.11, protocol: tcp}, "
@@ -35,7 +30,7 @@ func TestAConfigsChangesAreToldAndNothingChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(same.Changes)+len(same.Services)+len(same.Routes) > 0 || same.Number != 1 {
+	if same.Changed || len(same.Changes)+len(same.Services)+len(same.Routes) > 0 || same.Number != 1 {
 		t.Errorf("the same config changes %v", same)
 	}
 	const silent = ", {name: web-2, address: 10.1.0.13}" // no server of this namespace has it
@@ -52,7 +47,7 @@ func TestAConfigsChangesAreToldAndNothingChanges(t *testing.T) {
 	if strings.Join(told, ", ") != want {
 		t.Errorf("changes: %s", told)
 	}
-	if len(response.Services) != 2 || response.Services[1].SharesAs != "web" || response.Services[0].Established.Breaking != 8 || response.Services[0].Backends[1].Before != 0.5 || response.Services[0].Backends[1].After != 1 {
+	if !response.Changed || len(response.Services) != 2 || response.Services[1].SharesAs != "web" || response.Services[0].Established.Breaking != 8 || response.Services[0].Backends[1].Before != 0.5 || response.Services[0].Backends[1].After != 1 {
 		t.Errorf("services: %v", response.Services)
 	}
 	if len(response.Routes) > 0 {

@@ -61,17 +61,9 @@ func servedRemotely(t *testing.T) *remoteHarness {
 // apply from another machine: the client writes nothing.
 func (h *remoteHarness) apply(name, config string) (*controllerv1.ApplyConfigResponse, error) {
 	h.t.Helper()
-	stream, err := h.as(name).ApplyConfig(h.deadline())
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	part := &controllerv1.ConfigPart{Name: "/new.yaml", Data: []byte(config)}
-	_ = stream.Send(&controllerv1.ApplyConfigRequest{Part: part, Order: &controllerv1.ApplyOrder{Number: h.numberInUse(), Message: "from afar"}})
-	if _, err := stream.Recv(); err != nil {
-		return nil, err
-	}
-	_ = stream.Send(&controllerv1.ApplyConfigRequest{Written: true}) // its error comes with the answer
-	return stream.Recv()
+	return h.as(name).ReplaceConfig(h.deadline(), &controllerv1.ReplaceConfigRequest{
+		Files: oneFile(config), Order: &controllerv1.ApplyOrder{Number: h.numberInUse(), Message: "from afar"},
+	})
 }
 
 func (h *remoteHarness) holds(config string) {

@@ -88,7 +88,7 @@ func (h *harness) applyShared(config string, order *controllerv1.ApplyOrder) (*c
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if err := stream.Send(&controllerv1.ApplyConfigRequest{Part: &controllerv1.ConfigPart{Name: "/new.yaml", Data: []byte(config)}, Order: order}); err != nil {
+	if err := stream.Send(&controllerv1.ApplyConfigRequest{Files: oneFile(config), Order: order}); err != nil {
 		h.t.Fatal(err)
 	}
 	target, err := stream.Recv()

@@ -2770,8 +2770,8 @@ func (*DrainMachineResponse) Descriptor() ([]byte, []int) {
 	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
 }
 
-// A piece of a file; those of one name follow one another. At most 32 KiB.
-type ConfigPart struct {
+// A file of a config.
+type ConfigFile struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
@@ -2779,20 +2779,20 @@ type ConfigPart struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ConfigPart) Reset() {
-	*x = ConfigPart{}
+func (x *ConfigFile) Reset() {
+	*x = ConfigFile{}
 	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ConfigPart) String() string {
+func (x *ConfigFile) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ConfigPart) ProtoMessage() {}
+func (*ConfigFile) ProtoMessage() {}
 
-func (x *ConfigPart) ProtoReflect() protoreflect.Message {
+func (x *ConfigFile) ProtoReflect() protoreflect.Message {
 	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2804,19 +2804,19 @@ func (x *ConfigPart) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ConfigPart.ProtoReflect.Descriptor instead.
-func (*ConfigPart) Descriptor() ([]byte, []int) {
+// Deprecated: Use ConfigFile.ProtoReflect.Descriptor instead.
+func (*ConfigFile) Descriptor() ([]byte, []int) {
 	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
 }
 
-func (x *ConfigPart) GetName() string {
+func (x *ConfigFile) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *ConfigPart) GetData() []byte {
+func (x *ConfigFile) GetData() []byte {
 	if x != nil {
 		return x.Data
 	}
@@ -2824,8 +2824,9 @@ func (x *ConfigPart) GetData() []byte {
 }
 
 type PlanConfigRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Part          *ConfigPart            `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 16 MiB, as everywhere.
+	Files         []*ConfigFile `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2860,9 +2861,9 @@ func (*PlanConfigRequest) Descriptor() ([]byte, []int) {
 	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
 }
 
-func (x *PlanConfigRequest) GetPart() *ConfigPart {
+func (x *PlanConfigRequest) GetFiles() []*ConfigFile {
 	if x != nil {
-		return x.Part
+		return x.Files
 	}
 	return nil
 }
@@ -2888,6 +2889,8 @@ type PlanConfigResponse struct {
 	UntrackedQuota     uint64 `protobuf:"varint,9,opt,name=untracked_quota,json=untrackedQuota,proto3" json:"untracked_quota,omitempty"`
 	// Established BGP sessions that end, in the config's order.
 	Sessions []*SessionChange `protobuf:"bytes,10,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	// The config means something else than the one that runs.
+	Changed bool `protobuf:"varint,13,opt,name=changed,proto3" json:"changed,omitempty"`
 	// No session that is established goes on: all routes go, and clients reach other
 	// machines, until one has begun.
 	LastSessionEnds bool `protobuf:"varint,11,opt,name=last_session_ends,json=lastSessionEnds,proto3" json:"last_session_ends,omitempty"`
@@ -2995,6 +2998,13 @@ func (x *PlanConfigResponse) GetSessions() []*SessionChange {
 		return x.Sessions
 	}
 	return nil
+}
+
+func (x *PlanConfigResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
 }
 
 func (x *PlanConfigResponse) GetLastSessionEnds() bool {
@@ -3675,12 +3685,64 @@ func (x *RouteChange) GetServices() []string {
 	return nil
 }
 
+type ReplaceConfigRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Files         []*ConfigFile          `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	Order         *ApplyOrder            `protobuf:"bytes,2,opt,name=order,proto3" json:"order,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplaceConfigRequest) Reset() {
+	*x = ReplaceConfigRequest{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplaceConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplaceConfigRequest) ProtoMessage() {}
+
+func (x *ReplaceConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplaceConfigRequest.ProtoReflect.Descriptor instead.
+func (*ReplaceConfigRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ReplaceConfigRequest) GetFiles() []*ConfigFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *ReplaceConfigRequest) GetOrder() *ApplyOrder {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
 type ApplyConfigRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Part  *ConfigPart            `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
-	// With the last part.
-	Order *ApplyOrder `protobuf:"bytes,2,opt,name=order,proto3" json:"order,omitempty"`
-	// The file holds the config now.
+	// First.
+	Files []*ConfigFile `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
+	Order *ApplyOrder   `protobuf:"bytes,2,opt,name=order,proto3" json:"order,omitempty"`
+	// Then: the file holds the config now.
 	Written       bool `protobuf:"varint,3,opt,name=written,proto3" json:"written,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3688,7 +3750,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3700,7 +3762,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3713,12 +3775,12 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
 }
 
-func (x *ApplyConfigRequest) GetPart() *ConfigPart {
+func (x *ApplyConfigRequest) GetFiles() []*ConfigFile {
 	if x != nil {
-		return x.Part
+		return x.Files
 	}
 	return nil
 }
@@ -3755,7 +3817,7 @@ type ApplyOrder struct {
 
 func (x *ApplyOrder) Reset() {
 	*x = ApplyOrder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3767,7 +3829,7 @@ func (x *ApplyOrder) String() string {
 func (*ApplyOrder) ProtoMessage() {}
 
 func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3780,7 +3842,7 @@ func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOrder.ProtoReflect.Descriptor instead.
 func (*ApplyOrder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ApplyOrder) GetNumber() uint64 {
@@ -3838,7 +3900,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3850,7 +3912,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3863,7 +3925,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ApplyConfigResponse) GetPath() string {
@@ -3921,7 +3983,7 @@ type EndCanaryRequest struct {
 
 func (x *EndCanaryRequest) Reset() {
 	*x = EndCanaryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3933,7 +3995,7 @@ func (x *EndCanaryRequest) String() string {
 func (*EndCanaryRequest) ProtoMessage() {}
 
 func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3946,7 +4008,7 @@ func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCanaryRequest.ProtoReflect.Descriptor instead.
 func (*EndCanaryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *EndCanaryRequest) GetPromote() bool {
@@ -3971,7 +4033,7 @@ type GetConfigHistoryRequest struct {
 
 func (x *GetConfigHistoryRequest) Reset() {
 	*x = GetConfigHistoryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3983,7 +4045,7 @@ func (x *GetConfigHistoryRequest) String() string {
 func (*GetConfigHistoryRequest) ProtoMessage() {}
 
 func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3996,7 +4058,7 @@ func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
 }
 
 type GetConfigHistoryResponse struct {
@@ -4012,7 +4074,7 @@ type GetConfigHistoryResponse struct {
 
 func (x *GetConfigHistoryResponse) Reset() {
 	*x = GetConfigHistoryResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4024,7 +4086,7 @@ func (x *GetConfigHistoryResponse) String() string {
 func (*GetConfigHistoryResponse) ProtoMessage() {}
 
 func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4037,7 +4099,7 @@ func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
@@ -4089,7 +4151,7 @@ type ConfigRecord struct {
 
 func (x *ConfigRecord) Reset() {
 	*x = ConfigRecord{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4101,7 +4163,7 @@ func (x *ConfigRecord) String() string {
 func (*ConfigRecord) ProtoMessage() {}
 
 func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4114,7 +4176,7 @@ func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRecord.ProtoReflect.Descriptor instead.
 func (*ConfigRecord) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ConfigRecord) GetNumber() uint64 {
@@ -4204,7 +4266,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4216,7 +4278,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4229,7 +4291,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -4242,14 +4304,14 @@ func (x *GetConfigRequest) GetNumber() uint64 {
 type GetConfigResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Record        *ConfigRecord          `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
-	Files         []*ConfigPart          `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
+	Files         []*ConfigFile          `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4261,7 +4323,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4274,7 +4336,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{51}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetConfigResponse) GetRecord() *ConfigRecord {
@@ -4284,7 +4346,7 @@ func (x *GetConfigResponse) GetRecord() *ConfigRecord {
 	return nil
 }
 
-func (x *GetConfigResponse) GetFiles() []*ConfigPart {
+func (x *GetConfigResponse) GetFiles() []*ConfigFile {
 	if x != nil {
 		return x.Files
 	}
@@ -4299,7 +4361,7 @@ type GetFleetRequest struct {
 
 func (x *GetFleetRequest) Reset() {
 	*x = GetFleetRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4311,7 +4373,7 @@ func (x *GetFleetRequest) String() string {
 func (*GetFleetRequest) ProtoMessage() {}
 
 func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4324,7 +4386,7 @@ func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetRequest.ProtoReflect.Descriptor instead.
 func (*GetFleetRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{52}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{53}
 }
 
 type GetFleetResponse struct {
@@ -4347,7 +4409,7 @@ type GetFleetResponse struct {
 
 func (x *GetFleetResponse) Reset() {
 	*x = GetFleetResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4359,7 +4421,7 @@ func (x *GetFleetResponse) String() string {
 func (*GetFleetResponse) ProtoMessage() {}
 
 func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4372,7 +4434,7 @@ func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetResponse.ProtoReflect.Descriptor instead.
 func (*GetFleetResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{53}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *GetFleetResponse) GetCluster() string {
@@ -4432,7 +4494,7 @@ type FleetMachine struct {
 
 func (x *FleetMachine) Reset() {
 	*x = FleetMachine{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4444,7 +4506,7 @@ func (x *FleetMachine) String() string {
 func (*FleetMachine) ProtoMessage() {}
 
 func (x *FleetMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4457,7 +4519,7 @@ func (x *FleetMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetMachine.ProtoReflect.Descriptor instead.
 func (*FleetMachine) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{54}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *FleetMachine) GetName() string {
@@ -4496,7 +4558,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4508,7 +4570,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4521,7 +4583,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{55}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{56}
 }
 
 type RestartResponse struct {
@@ -4539,7 +4601,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4551,7 +4613,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4564,7 +4626,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{56}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RestartResponse) GetForwarderVersionBefore() string {
@@ -4845,11 +4907,11 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\bwait_max\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\awaitMax\"\x16\n" +
 	"\x14DrainMachineResponse\"4\n" +
 	"\n" +
-	"ConfigPart\x12\x12\n" +
+	"ConfigFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"K\n" +
-	"\x11PlanConfigRequest\x126\n" +
-	"\x04part\x18\x01 \x01(\v2\".guideway.controller.v1.ConfigPartR\x04part\"\xe1\x04\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"S\n" +
+	"\x11PlanConfigRequest\x128\n" +
+	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigFileR\x05filesJ\x04\b\x01\x10\x02\"\xfb\x04\n" +
 	"\x12PlanConfigResponse\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12>\n" +
 	"\achanges\x18\x02 \x03(\v2$.guideway.controller.v1.ConfigChangeR\achanges\x12A\n" +
@@ -4861,7 +4923,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x14untracked_table_full\x18\b \x01(\x04R\x12untrackedTableFull\x12'\n" +
 	"\x0funtracked_quota\x18\t \x01(\x04R\x0euntrackedQuota\x12A\n" +
 	"\bsessions\x18\n" +
-	" \x03(\v2%.guideway.controller.v1.SessionChangeR\bsessions\x12*\n" +
+	" \x03(\v2%.guideway.controller.v1.SessionChangeR\bsessions\x12\x18\n" +
+	"\achanged\x18\r \x01(\bR\achanged\x12*\n" +
 	"\x11last_session_ends\x18\v \x01(\bR\x0flastSessionEnds\x12;\n" +
 	"\x06probes\x18\f \x01(\v2#.guideway.controller.v1.TriedProbesR\x06probes\"\xa3\x01\n" +
 	"\vTriedProbes\x12\x16\n" +
@@ -4912,11 +4975,14 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x1c\n" +
 	"\tannounced\x18\x02 \x01(\bR\tannounced\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
-	"\bservices\x18\x04 \x03(\tR\bservices\"\xa0\x01\n" +
-	"\x12ApplyConfigRequest\x126\n" +
-	"\x04part\x18\x01 \x01(\v2\".guideway.controller.v1.ConfigPartR\x04part\x128\n" +
+	"\bservices\x18\x04 \x03(\tR\bservices\"\x8a\x01\n" +
+	"\x14ReplaceConfigRequest\x128\n" +
+	"\x05files\x18\x01 \x03(\v2\".guideway.controller.v1.ConfigFileR\x05files\x128\n" +
+	"\x05order\x18\x02 \x01(\v2\".guideway.controller.v1.ApplyOrderR\x05order\"\xa8\x01\n" +
+	"\x12ApplyConfigRequest\x128\n" +
+	"\x05files\x18\x04 \x03(\v2\".guideway.controller.v1.ConfigFileR\x05files\x128\n" +
 	"\x05order\x18\x02 \x01(\v2\".guideway.controller.v1.ApplyOrderR\x05order\x12\x18\n" +
-	"\awritten\x18\x03 \x01(\bR\awritten\"\x8b\x01\n" +
+	"\awritten\x18\x03 \x01(\bR\awrittenJ\x04\b\x01\x10\x02\"\x8b\x01\n" +
 	"\n" +
 	"ApplyOrder\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
@@ -4959,7 +5025,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\"\x8b\x01\n" +
 	"\x11GetConfigResponse\x12<\n" +
 	"\x06record\x18\x01 \x01(\v2$.guideway.controller.v1.ConfigRecordR\x06record\x128\n" +
-	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigPartR\x05files\"\x11\n" +
+	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigFileR\x05files\"\x11\n" +
 	"\x0fGetFleetRequest\"\x82\x02\n" +
 	"\x10GetFleetResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12@\n" +
@@ -4980,15 +5046,16 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x18forwarder_version_before\x18\x01 \x01(\tR\x16forwarderVersionBefore\x12+\n" +
 	"\x11forwarder_version\x18\x02 \x01(\tR\x10forwarderVersion\x12\x19\n" +
 	"\bpause_us\x18\x03 \x01(\x04R\apauseUs\x12\x18\n" +
-	"\aemptied\x18\x04 \x03(\tR\aemptied2\xf9\f\n" +
+	"\aemptied\x18\x04 \x03(\tR\aemptied2\xe3\r\n" +
 	"\n" +
 	"Controller\x12]\n" +
 	"\bGetState\x12'.guideway.controller.v1.GetStateRequest\x1a(.guideway.controller.v1.GetStateResponse\x12c\n" +
 	"\n" +
 	"GetBackend\x12).guideway.controller.v1.GetBackendRequest\x1a*.guideway.controller.v1.GetBackendResponse\x12W\n" +
-	"\x06Reload\x12%.guideway.controller.v1.ReloadRequest\x1a&.guideway.controller.v1.ReloadResponse\x12e\n" +
+	"\x06Reload\x12%.guideway.controller.v1.ReloadRequest\x1a&.guideway.controller.v1.ReloadResponse\x12c\n" +
 	"\n" +
-	"PlanConfig\x12).guideway.controller.v1.PlanConfigRequest\x1a*.guideway.controller.v1.PlanConfigResponse(\x01\x12j\n" +
+	"PlanConfig\x12).guideway.controller.v1.PlanConfigRequest\x1a*.guideway.controller.v1.PlanConfigResponse\x12j\n" +
+	"\rReplaceConfig\x12,.guideway.controller.v1.ReplaceConfigRequest\x1a+.guideway.controller.v1.ApplyConfigResponse\x12j\n" +
 	"\vApplyConfig\x12*.guideway.controller.v1.ApplyConfigRequest\x1a+.guideway.controller.v1.ApplyConfigResponse(\x010\x01\x12b\n" +
 	"\tEndCanary\x12(.guideway.controller.v1.EndCanaryRequest\x1a+.guideway.controller.v1.ApplyConfigResponse\x12Z\n" +
 	"\aRestart\x12&.guideway.controller.v1.RestartRequest\x1a'.guideway.controller.v1.RestartResponse\x12u\n" +
@@ -5014,7 +5081,7 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
@@ -5047,7 +5114,7 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*DrainServiceResponse)(nil),       // 28: guideway.controller.v1.DrainServiceResponse
 	(*DrainMachineRequest)(nil),        // 29: guideway.controller.v1.DrainMachineRequest
 	(*DrainMachineResponse)(nil),       // 30: guideway.controller.v1.DrainMachineResponse
-	(*ConfigPart)(nil),                 // 31: guideway.controller.v1.ConfigPart
+	(*ConfigFile)(nil),                 // 31: guideway.controller.v1.ConfigFile
 	(*PlanConfigRequest)(nil),          // 32: guideway.controller.v1.PlanConfigRequest
 	(*PlanConfigResponse)(nil),         // 33: guideway.controller.v1.PlanConfigResponse
 	(*TriedProbes)(nil),                // 34: guideway.controller.v1.TriedProbes
@@ -5059,32 +5126,33 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*ShareChange)(nil),                // 40: guideway.controller.v1.ShareChange
 	(*ConnectionChange)(nil),           // 41: guideway.controller.v1.ConnectionChange
 	(*RouteChange)(nil),                // 42: guideway.controller.v1.RouteChange
-	(*ApplyConfigRequest)(nil),         // 43: guideway.controller.v1.ApplyConfigRequest
-	(*ApplyOrder)(nil),                 // 44: guideway.controller.v1.ApplyOrder
-	(*ApplyConfigResponse)(nil),        // 45: guideway.controller.v1.ApplyConfigResponse
-	(*EndCanaryRequest)(nil),           // 46: guideway.controller.v1.EndCanaryRequest
-	(*GetConfigHistoryRequest)(nil),    // 47: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),   // 48: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),               // 49: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),           // 50: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 51: guideway.controller.v1.GetConfigResponse
-	(*GetFleetRequest)(nil),            // 52: guideway.controller.v1.GetFleetRequest
-	(*GetFleetResponse)(nil),           // 53: guideway.controller.v1.GetFleetResponse
-	(*FleetMachine)(nil),               // 54: guideway.controller.v1.FleetMachine
-	(*RestartRequest)(nil),             // 55: guideway.controller.v1.RestartRequest
-	(*RestartResponse)(nil),            // 56: guideway.controller.v1.RestartResponse
-	(*v1.VirtualRouter)(nil),           // 57: guideway.speaker.v1.VirtualRouter
-	(*v1.VrrpCounts)(nil),              // 58: guideway.speaker.v1.VrrpCounts
-	(*timestamppb.Timestamp)(nil),      // 59: google.protobuf.Timestamp
-	(*v11.Canary)(nil),                 // 60: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 61: google.protobuf.Duration
-	(*v11.Machine)(nil),                // 62: guideway.fleet.v1.Machine
-	(*v12.GetCountersRequest)(nil),     // 63: guideway.forwarder.v1.GetCountersRequest
-	(*v12.GetConnectionsRequest)(nil),  // 64: guideway.forwarder.v1.GetConnectionsRequest
-	(*v12.GetDropSamplesRequest)(nil),  // 65: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v12.GetCountersResponse)(nil),    // 66: guideway.forwarder.v1.GetCountersResponse
-	(*v12.GetConnectionsResponse)(nil), // 67: guideway.forwarder.v1.GetConnectionsResponse
-	(*v12.GetDropSamplesResponse)(nil), // 68: guideway.forwarder.v1.GetDropSamplesResponse
+	(*ReplaceConfigRequest)(nil),       // 43: guideway.controller.v1.ReplaceConfigRequest
+	(*ApplyConfigRequest)(nil),         // 44: guideway.controller.v1.ApplyConfigRequest
+	(*ApplyOrder)(nil),                 // 45: guideway.controller.v1.ApplyOrder
+	(*ApplyConfigResponse)(nil),        // 46: guideway.controller.v1.ApplyConfigResponse
+	(*EndCanaryRequest)(nil),           // 47: guideway.controller.v1.EndCanaryRequest
+	(*GetConfigHistoryRequest)(nil),    // 48: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),   // 49: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),               // 50: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),           // 51: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 52: guideway.controller.v1.GetConfigResponse
+	(*GetFleetRequest)(nil),            // 53: guideway.controller.v1.GetFleetRequest
+	(*GetFleetResponse)(nil),           // 54: guideway.controller.v1.GetFleetResponse
+	(*FleetMachine)(nil),               // 55: guideway.controller.v1.FleetMachine
+	(*RestartRequest)(nil),             // 56: guideway.controller.v1.RestartRequest
+	(*RestartResponse)(nil),            // 57: guideway.controller.v1.RestartResponse
+	(*v1.VirtualRouter)(nil),           // 58: guideway.speaker.v1.VirtualRouter
+	(*v1.VrrpCounts)(nil),              // 59: guideway.speaker.v1.VrrpCounts
+	(*timestamppb.Timestamp)(nil),      // 60: google.protobuf.Timestamp
+	(*v11.Canary)(nil),                 // 61: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 62: google.protobuf.Duration
+	(*v11.Machine)(nil),                // 63: guideway.fleet.v1.Machine
+	(*v12.GetCountersRequest)(nil),     // 64: guideway.forwarder.v1.GetCountersRequest
+	(*v12.GetConnectionsRequest)(nil),  // 65: guideway.forwarder.v1.GetConnectionsRequest
+	(*v12.GetDropSamplesRequest)(nil),  // 66: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v12.GetCountersResponse)(nil),    // 67: guideway.forwarder.v1.GetCountersResponse
+	(*v12.GetConnectionsResponse)(nil), // 68: guideway.forwarder.v1.GetConnectionsResponse
+	(*v12.GetDropSamplesResponse)(nil), // 69: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	4,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
@@ -5096,47 +5164,47 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	21, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
 	22, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	3,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
-	57, // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
-	58, // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
+	58, // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
+	59, // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
 	2,  // 11: guideway.controller.v1.GetStateResponse.member_sources:type_name -> guideway.controller.v1.MemberSource
-	59, // 12: guideway.controller.v1.MemberSource.last_success:type_name -> google.protobuf.Timestamp
-	59, // 13: guideway.controller.v1.MemberSource.problem_since:type_name -> google.protobuf.Timestamp
-	59, // 14: guideway.controller.v1.MemberSource.waiting_since:type_name -> google.protobuf.Timestamp
-	59, // 15: guideway.controller.v1.MemberSource.waiting_until:type_name -> google.protobuf.Timestamp
+	60, // 12: guideway.controller.v1.MemberSource.last_success:type_name -> google.protobuf.Timestamp
+	60, // 13: guideway.controller.v1.MemberSource.problem_since:type_name -> google.protobuf.Timestamp
+	60, // 14: guideway.controller.v1.MemberSource.waiting_since:type_name -> google.protobuf.Timestamp
+	60, // 15: guideway.controller.v1.MemberSource.waiting_until:type_name -> google.protobuf.Timestamp
 	5,  // 16: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	59, // 17: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	59, // 18: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	59, // 19: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	59, // 20: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	60, // 17: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	60, // 18: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	60, // 19: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	60, // 20: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
 	7,  // 21: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	59, // 22: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	60, // 23: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	59, // 24: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	60, // 22: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	61, // 23: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	60, // 24: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
 	5,  // 25: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
 	10, // 26: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
-	61, // 27: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	62, // 27: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
 	13, // 28: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
 	14, // 29: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
 	11, // 30: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
 	12, // 31: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
-	59, // 32: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
-	59, // 33: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
-	59, // 34: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	60, // 32: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	60, // 33: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	60, // 34: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
 	15, // 35: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
 	18, // 36: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	61, // 37: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	61, // 38: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	59, // 39: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	62, // 37: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	62, // 38: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	60, // 39: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
 	19, // 40: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	61, // 41: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	59, // 42: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	59, // 43: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	59, // 44: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	59, // 45: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	59, // 46: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	61, // 47: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	61, // 48: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	31, // 49: guideway.controller.v1.PlanConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
+	62, // 41: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	60, // 42: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	60, // 43: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	60, // 44: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	60, // 45: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	60, // 46: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	62, // 47: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	62, // 48: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	31, // 49: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
 	37, // 50: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
 	39, // 51: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
 	42, // 52: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
@@ -5147,53 +5215,57 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	40, // 57: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
 	41, // 58: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
 	41, // 59: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	31, // 60: guideway.controller.v1.ApplyConfigRequest.part:type_name -> guideway.controller.v1.ConfigPart
-	44, // 61: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	49, // 62: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	59, // 63: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	49, // 64: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	31, // 65: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigPart
-	54, // 66: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	59, // 67: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	60, // 68: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	62, // 69: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	0,  // 70: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	16, // 71: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	23, // 72: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	32, // 73: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	43, // 74: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	46, // 75: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	55, // 76: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	47, // 77: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	50, // 78: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	25, // 79: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	27, // 80: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	29, // 81: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	52, // 82: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	63, // 83: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	64, // 84: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	65, // 85: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 86: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	17, // 87: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	24, // 88: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	33, // 89: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	45, // 90: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	45, // 91: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	56, // 92: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	48, // 93: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	51, // 94: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	26, // 95: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	28, // 96: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	30, // 97: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	53, // 98: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	66, // 99: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	67, // 100: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	68, // 101: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	86, // [86:102] is the sub-list for method output_type
-	70, // [70:86] is the sub-list for method input_type
-	70, // [70:70] is the sub-list for extension type_name
-	70, // [70:70] is the sub-list for extension extendee
-	0,  // [0:70] is the sub-list for field type_name
+	31, // 60: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	45, // 61: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	31, // 62: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	45, // 63: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	50, // 64: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	60, // 65: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	50, // 66: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	31, // 67: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
+	55, // 68: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	60, // 69: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	61, // 70: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	63, // 71: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	0,  // 72: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	16, // 73: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	23, // 74: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	32, // 75: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	43, // 76: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
+	44, // 77: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	47, // 78: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	56, // 79: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	48, // 80: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	51, // 81: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	25, // 82: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	27, // 83: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	29, // 84: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	53, // 85: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	64, // 86: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	65, // 87: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	66, // 88: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 89: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	17, // 90: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	24, // 91: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	33, // 92: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	46, // 93: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46, // 94: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46, // 95: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	57, // 96: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	49, // 97: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	52, // 98: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	26, // 99: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	28, // 100: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	30, // 101: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	54, // 102: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	67, // 103: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	68, // 104: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	69, // 105: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	89, // [89:106] is the sub-list for method output_type
+	72, // [72:89] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -5209,7 +5281,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   57,
+			NumMessages:   58,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

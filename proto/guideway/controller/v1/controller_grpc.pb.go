@@ -26,6 +26,7 @@ const (
 	Controller_GetBackend_FullMethodName       = "/guideway.controller.v1.Controller/GetBackend"
 	Controller_Reload_FullMethodName           = "/guideway.controller.v1.Controller/Reload"
 	Controller_PlanConfig_FullMethodName       = "/guideway.controller.v1.Controller/PlanConfig"
+	Controller_ReplaceConfig_FullMethodName    = "/guideway.controller.v1.Controller/ReplaceConfig"
 	Controller_ApplyConfig_FullMethodName      = "/guideway.controller.v1.Controller/ApplyConfig"
 	Controller_EndCanary_FullMethodName        = "/guideway.controller.v1.Controller/EndCanary"
 	Controller_Restart_FullMethodName          = "/guideway.controller.v1.Controller/Restart"
@@ -55,20 +56,24 @@ type ControllerClient interface {
 	// What a config would change against the one that runs; nothing changes.
 	// INVALID_ARGUMENT: it would be refused, the message has every mistake.
 	// FAILED_PRECONDITION: there is nothing to compare with.
-	PlanConfig(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[PlanConfigRequest, PlanConfigResponse], error)
-	// Brings a config into use whose file the client writes, with its own rights:
+	PlanConfig(ctx context.Context, in *PlanConfigRequest, opts ...grpc.CallOption) (*PlanConfigResponse, error)
+	// Brings a config into use, and answers when the forwarder has accepted its plan.
+	// It goes to etcd, or into the controller's config file, with the controller's own
+	// rights. After a refusal the former config runs, and its file holds it again.
+	// FAILED_PRECONDITION: another config runs than the order names, the controller may
+	// not write the file, the config is more than one file, or the file holds an edit
+	// that never ran, and the order is neither that edit nor a rollback.
+	// INVALID_ARGUMENT: it is refused, the message has every mistake.
+	ReplaceConfig(ctx context.Context, in *ReplaceConfigRequest, opts ...grpc.CallOption) (*ApplyConfigResponse, error)
+	// As ReplaceConfig, for a client on this machine, which writes the file with its own
+	// rights:
 	//
-	//	client: parts of the config, the last one with the order
+	//	client: the config, with the order
 	//	controller: which file, and the digest of what it must hold until then
 	//	client: written
 	//	controller: in use
 	//
-	// From its first answer to its last no other reload takes place. A client over
-	// TCP has no rights on this machine: there the controller writes the file, when
-	// the client says `written`, with its own rights.
-	// FAILED_PRECONDITION: another config runs than the order names, the config
-	// is more than one file, or the file holds an edit that never ran, and the order
-	// is neither that edit nor a rollback.
+	// From its first answer to its last no other reload takes place.
 	ApplyConfig(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ApplyConfigRequest, ApplyConfigResponse], error)
 	// Ends that one machine alone runs a config: all take it, or the one returns to
 	// that of the others. FAILED_PRECONDITION: there is none, or a machine refuses it.
@@ -143,22 +148,29 @@ func (c *controllerClient) Reload(ctx context.Context, in *ReloadRequest, opts .
 	return out, nil
 }
 
-func (c *controllerClient) PlanConfig(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[PlanConfigRequest, PlanConfigResponse], error) {
+func (c *controllerClient) PlanConfig(ctx context.Context, in *PlanConfigRequest, opts ...grpc.CallOption) (*PlanConfigResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Controller_ServiceDesc.Streams[0], Controller_PlanConfig_FullMethodName, cOpts...)
+	out := new(PlanConfigResponse)
+	err := c.cc.Invoke(ctx, Controller_PlanConfig_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[PlanConfigRequest, PlanConfigResponse]{ClientStream: stream}
-	return x, nil
+	return out, nil
 }
 
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Controller_PlanConfigClient = grpc.ClientStreamingClient[PlanConfigRequest, PlanConfigResponse]
+func (c *controllerClient) ReplaceConfig(ctx context.Context, in *ReplaceConfigRequest, opts ...grpc.CallOption) (*ApplyConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyConfigResponse)
+	err := c.cc.Invoke(ctx, Controller_ReplaceConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *controllerClient) ApplyConfig(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ApplyConfigRequest, ApplyConfigResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Controller_ServiceDesc.Streams[1], Controller_ApplyConfig_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Controller_ServiceDesc.Streams[0], Controller_ApplyConfig_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -294,20 +306,24 @@ type ControllerServer interface {
 	// What a config would change against the one that runs; nothing changes.
 	// INVALID_ARGUMENT: it would be refused, the message has every mistake.
 	// FAILED_PRECONDITION: there is nothing to compare with.
-	PlanConfig(grpc.ClientStreamingServer[PlanConfigRequest, PlanConfigResponse]) error
-	// Brings a config into use whose file the client writes, with its own rights:
+	PlanConfig(context.Context, *PlanConfigRequest) (*PlanConfigResponse, error)
+	// Brings a config into use, and answers when the forwarder has accepted its plan.
+	// It goes to etcd, or into the controller's config file, with the controller's own
+	// rights. After a refusal the former config runs, and its file holds it again.
+	// FAILED_PRECONDITION: another config runs than the order names, the controller may
+	// not write the file, the config is more than one file, or the file holds an edit
+	// that never ran, and the order is neither that edit nor a rollback.
+	// INVALID_ARGUMENT: it is refused, the message has every mistake.
+	ReplaceConfig(context.Context, *ReplaceConfigRequest) (*ApplyConfigResponse, error)
+	// As ReplaceConfig, for a client on this machine, which writes the file with its own
+	// rights:
 	//
-	//	client: parts of the config, the last one with the order
+	//	client: the config, with the order
 	//	controller: which file, and the digest of what it must hold until then
 	//	client: written
 	//	controller: in use
 	//
-	// From its first answer to its last no other reload takes place. A client over
-	// TCP has no rights on this machine: there the controller writes the file, when
-	// the client says `written`, with its own rights.
-	// FAILED_PRECONDITION: another config runs than the order names, the config
-	// is more than one file, or the file holds an edit that never ran, and the order
-	// is neither that edit nor a rollback.
+	// From its first answer to its last no other reload takes place.
 	ApplyConfig(grpc.BidiStreamingServer[ApplyConfigRequest, ApplyConfigResponse]) error
 	// Ends that one machine alone runs a config: all take it, or the one returns to
 	// that of the others. FAILED_PRECONDITION: there is none, or a machine refuses it.
@@ -361,8 +377,11 @@ func (UnimplementedControllerServer) GetBackend(context.Context, *GetBackendRequ
 func (UnimplementedControllerServer) Reload(context.Context, *ReloadRequest) (*ReloadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reload not implemented")
 }
-func (UnimplementedControllerServer) PlanConfig(grpc.ClientStreamingServer[PlanConfigRequest, PlanConfigResponse]) error {
-	return status.Error(codes.Unimplemented, "method PlanConfig not implemented")
+func (UnimplementedControllerServer) PlanConfig(context.Context, *PlanConfigRequest) (*PlanConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanConfig not implemented")
+}
+func (UnimplementedControllerServer) ReplaceConfig(context.Context, *ReplaceConfigRequest) (*ApplyConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplaceConfig not implemented")
 }
 func (UnimplementedControllerServer) ApplyConfig(grpc.BidiStreamingServer[ApplyConfigRequest, ApplyConfigResponse]) error {
 	return status.Error(codes.Unimplemented, "method ApplyConfig not implemented")
@@ -475,12 +494,41 @@ func _Controller_Reload_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Controller_PlanConfig_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(ControllerServer).PlanConfig(&grpc.GenericServerStream[PlanConfigRequest, PlanConfigResponse]{ServerStream: stream})
+func _Controller_PlanConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).PlanConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_PlanConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).PlanConfig(ctx, req.(*PlanConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
 }
 
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Controller_PlanConfigServer = grpc.ClientStreamingServer[PlanConfigRequest, PlanConfigResponse]
+func _Controller_ReplaceConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplaceConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).ReplaceConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_ReplaceConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).ReplaceConfig(ctx, req.(*ReplaceConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _Controller_ApplyConfig_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(ControllerServer).ApplyConfig(&grpc.GenericServerStream[ApplyConfigRequest, ApplyConfigResponse]{ServerStream: stream})
@@ -707,6 +755,14 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Controller_Reload_Handler,
 		},
 		{
+			MethodName: "PlanConfig",
+			Handler:    _Controller_PlanConfig_Handler,
+		},
+		{
+			MethodName: "ReplaceConfig",
+			Handler:    _Controller_ReplaceConfig_Handler,
+		},
+		{
 			MethodName: "EndCanary",
 			Handler:    _Controller_EndCanary_Handler,
 		},
@@ -752,11 +808,6 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
-		{
-			StreamName:    "PlanConfig",
-			Handler:       _Controller_PlanConfig_Handler,
-			ClientStreams: true,
-		},
 		{
 			StreamName:    "ApplyConfig",
 			Handler:       _Controller_ApplyConfig_Handler,
