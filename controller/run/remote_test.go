@@ -23,6 +23,14 @@ func (p *peer) GetCounters(context.Context, *forwarderv1.GetCountersRequest) (*f
 	return &forwarderv1.GetCountersResponse{Received: 7, Services: []*forwarderv1.ServiceCounters{web}}, nil
 }
 
+func (p *peer) GetConnections(context.Context, *forwarderv1.GetConnectionsRequest) (*forwarderv1.GetConnectionsResponse, error) {
+	return &forwarderv1.GetConnectionsResponse{ConnectionsMax: 4096}, nil
+}
+
+func (p *peer) GetDropSamples(context.Context, *forwarderv1.GetDropSamplesRequest) (*forwarderv1.GetDropSamplesResponse, error) {
+	return &forwarderv1.GetDropSamplesResponse{}, nil
+}
+
 // remoteHarness has an API over TCP; ada is an admin there, oscar operates.
 type remoteHarness struct {
 	*harness
