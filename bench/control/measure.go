@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +27,9 @@ import (
 const repeats = 5
 
 const timeout = 60 * time.Second
+
+// Of the controller, in the namespace of the load balancer.
+const metricsAddress = "127.0.0.1:9470"
 
 // bench is both processes and those who ask them.
 type bench struct {
@@ -72,7 +79,7 @@ func (b *bench) end() {
 // config with one weight of the last pool's first backend.
 func (b *bench) writeConfig(weight int) error {
 	var t strings.Builder
-	t.WriteString("machine: {name: lb, addresses: [10.0.0.1]}\n" +
+	t.WriteString("machine: {name: lb, addresses: [10.0.0.1]}\nmetrics: {listen: \"" + metricsAddress + "\"}\n" +
 		"forwarder: {interfaces: [{name: gw0, driver: af_packet}]}\n" +
 		"health_checks: [{name: ok, via: direct, http: {port: 80}, interval: 100ms, timeout: 100ms, rise: 1, fall: 1}]\nservices:\n")
 	for i := range b.services {
@@ -221,12 +228,41 @@ func (b *bench) show() error {
 	}
 	slices.Sort(took)
 	row("show services", took[repeats/2].Round(10*time.Millisecond))
+	page, sent, err := metricsPage()
+	if err != nil {
+		return err
+	}
+	row("metrics, and gzipped", fmt.Sprintf("%.1f MB, %.2f MB", float64(page)/1e6, float64(sent)/1e6))
 	for _, name := range []string{"config.yaml", "state/plan.json"} {
 		if info, err := os.Stat(b.path(name)); err == nil {
 			row(filepath.Base(name), fmt.Sprintf("%.1f MB", float64(info.Size())/1e6))
 		}
 	}
 	return nil
+}
+
+// metricsPage is its length, and that of what is sent to who takes gzip.
+func metricsPage() (page, sent int64, err error) {
+	request, err := http.NewRequest(http.MethodGet, "http://"+metricsAddress+"/metrics", nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	request.Header.Set("Accept-Encoding", "gzip")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer response.Body.Close()
+	var packed bytes.Buffer
+	if sent, err = io.Copy(&packed, response.Body); err != nil {
+		return 0, 0, err
+	}
+	reader, err := gzip.NewReader(&packed)
+	if err != nil {
+		return 0, 0, fmt.Errorf("metrics are not gzipped: %w", err)
+	}
+	page, err = io.Copy(io.Discard, reader)
+	return page, sent, err
 }
 
 // flood: the first pool's backends flap 2,000 times in ten seconds.

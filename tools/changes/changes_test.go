@@ -29,8 +29,8 @@ var changes = map[string]func(c *tree){
 		file := strings.Replace(c.read("wire/src/tunnel/gre.rs"), `name: "gre"`, `name: "dummy"`, 1)
 		c.write("wire/src/tunnel/dummy.rs", strings.Replace(file, "v4: Protocol::GRE, v6: Protocol::GRE", "v4: Protocol(253), v6: Protocol(253)", 1))
 		c.replace("wire/src/tunnel/mod.rs", "tunnels! {\n", "tunnels! {\n    Dummy dummy \"A dummy, by a protocol for trials (RFC 3692).\"\n")
-		c.replace("proto/guideway/plan/v1/plan.proto", "  ENCAP_GENEVE = 3;\n", "  ENCAP_GENEVE = 3;\n  ENCAP_DUMMY = 4;\n")
-		c.replace("proto/guideway/config/v1/config.proto", `"geneve"]`, `"geneve", "dummy"]`)
+		c.replace("proto/guideway/plan/v1/plan.proto", "  ENCAP_GENEVE = 3;\n", "  ENCAP_GENEVE = 3;\n  ENCAP_DUMMY = 1000;\n")
+		c.replace("proto/guideway/config/v1/config.proto", `{in: ["gre",`, `{in: ["dummy", "gre",`)
 	},
 	"give a packet a new reason to be dropped": func(c *tree) {
 		c.replace("datapath/src/drop_reason.rs", "drop_reasons! {\n", "drop_reasons! {\n    Dummy \"dummy\"\n        \"It is a dummy.\"\n        \"None.\"\n")
