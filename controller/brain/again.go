@@ -42,7 +42,5 @@ func (s *State) checkJudgeAgain() {
 		}
 	}
 	s.health.againFirst = next.at
-	if len(due) > 0 {
-		s.markPoolsDirty(due)
-	}
+	s.health.due.add(due...)
 }

@@ -64,7 +64,6 @@ type agentsState struct {
 }
 
 func (e AgentSaid) apply(s *State) {
-	s.routesUnaffected = true
 	s.noteCounts(e)
 	s.noteAgent(e.Backend, e)
 	if s.current == nil {
@@ -114,9 +113,7 @@ func (s *State) checkAgents() {
 		next.add(heard)
 	} else if !s.agents.allHeard {
 		s.agents.allHeard = true
-		for _, service := range s.stateless() {
-			s.markBucketsDue(service)
-		}
+		s.buckets.due.add(s.stateless()...)
 	}
 	s.agents.again = next.at
 }
@@ -126,10 +123,10 @@ func (s *State) agentChanged(backend string) {
 	if s.current == nil {
 		return
 	}
-	s.markPoolsDirty(s.current.poolsOfBackend[backend])
+	s.health.due.add(s.current.poolsOfBackend[backend]...)
 	for _, service := range s.stateless() {
 		if slices.ContainsFunc(s.current.byName[service].Members, func(m config.Member) bool { return m.Backend.Name == backend }) {
-			s.markBucketsDue(service)
+			s.buckets.due.add(service)
 		}
 	}
 }

@@ -60,10 +60,9 @@ type agreementState struct {
 	// It has answered, and this machine has led, since then; zero: not now.
 	answersSince, leadsSince time.Time
 	proposals                map[string]*agreement.Proposal
-	// What is wanted in etcd; nil: not decided yet.
+	// What is wanted in etcd, and by what this was decided; nil: nothing.
 	wanted *Agreement
-	// It may differ from what would be decided now.
-	dirty bool
+	basis  agreementBasis
 	// Withdrawn was wanted of etcd, by this controller or by one before it; and the number
 	// of what said afterwards that packets come again, 0: nothing did.
 	saidWithdrawn bool
@@ -80,12 +79,11 @@ func (in *inputs) agrees() bool {
 func (e AgreementSeen) apply(s *State) {
 	a := &s.agreement
 	former := a.seen
-	s.routesUnaffected = former != nil && former.Told[s.machineName()].Number == e.Seen.Told[s.machineName()].Number
 	wasAway := a.away != "" || former == nil
 	if wasAway {
 		a.answersSince = s.now
 	}
-	a.seen, a.away, a.dirty = e.Seen, "", true
+	a.seen, a.away = e.Seen, ""
 	if told := s.seenTold(); !told.Withdrawn && a.rejoined > 0 && told.Number >= a.rejoined {
 		a.saidWithdrawn, a.rejoined = false, 0
 	}
@@ -102,24 +100,21 @@ func (e AgreementSeen) apply(s *State) {
 		!reflect.DeepEqual(former.Told, e.Seen.Told) || !reflect.DeepEqual(former.Verdicts, e.Seen.Verdicts)
 	for _, service := range s.stateless() {
 		if isNews || former.Maps[service].Revision != e.Seen.Maps[service].Revision {
-			s.markBucketsDue(service)
+			s.buckets.due.add(service)
 		}
 	}
 }
 
 func (e AgreementAway) apply(s *State) {
-	s.routesUnaffected = true
 	if s.agreement.away == e.Reason {
 		return
 	}
 	if s.agreement.away == "" {
 		s.note("buckets", "etcd", "answers", "lost", e.Reason)
 	}
-	s.agreement.away, s.agreement.dirty = e.Reason, true
+	s.agreement.away = e.Reason
 	s.agreement.leadsSince = time.Time{}
-	for _, service := range s.stateless() {
-		s.markBucketsDue(service)
-	}
+	s.buckets.due.add(s.stateless()...)
 }
 
 // stateless services here.
@@ -163,13 +158,8 @@ func (s *State) isWithdrawn() bool {
 
 // checkAgreementDue by time.
 func (s *State) checkAgreementDue() {
-	a := &s.agreement
-	if a.again.IsZero() || s.now.Before(a.again) {
-		return
-	}
-	a.dirty = true
-	for _, service := range s.stateless() {
-		s.markBucketsDue(service)
+	if again := s.agreement.again; !again.IsZero() && !s.now.Before(again) {
+		s.buckets.due.add(s.stateless()...)
 	}
 }
 
@@ -216,7 +206,6 @@ func (s *State) nextAgreed(service *config.Service, group *planv1.Group) *bucket
 	case run == nil || run.MadeOf == 0: // else it is still what was made without others
 		delete(s.buckets.lacking, service.Name)
 	}
-	s.agreement.dirty = true
 	delete(s.agreement.proposals, service.Name)
 	if s.health.firstRound {
 		agreed := s.situation(service, s.votedGroup(service, group))
@@ -346,10 +335,11 @@ func (s *State) verdicts() agreement.Verdicts {
 // decideAgreement is what this machine is to have in etcd; nil: it shares nothing.
 func (s *State) decideAgreement() *Agreement {
 	a := &s.agreement
-	if !a.dirty {
+	basis := s.agreementBasis()
+	if basis == a.basis {
 		return a.wanted
 	}
-	a.dirty = false
+	a.basis = basis
 	if !s.current.agrees() || !s.forwarder.met {
 		a.wanted = nil
 		return nil

@@ -124,6 +124,8 @@ type State struct {
 	routes    routesState
 	// By name; also services that the config does not have (any more).
 	drainedServices map[string]*drain
+	// How often there was a command of these, or a measurement of their traffic.
+	routeDrains uint64
 
 	// Of stateless services.
 	buckets   bucketState
@@ -133,12 +135,13 @@ type State struct {
 	// By group with a second chance; nil: no plan was seen yet.
 	tables map[string]groupTables
 
-	// Since when the plan is to be computed anew; zero: it is not.
-	dirtySince time.Time
-	// Of the current Step: flags and transitions; nothing happened that could
-	// change a route.
-	changed          Desired
-	routesUnaffected bool
+	// By what the plan was decided last, and how often it was. Since when it is outdated;
+	// zero: it is not.
+	planBasis     planBasis
+	planDecisions uint64
+	outdatedSince time.Time
+	// Of the current Step: flags and transitions.
+	changed Desired
 }
 
 // inputs is one config with what follows from it alone.
@@ -213,7 +216,7 @@ func New(now time.Time) *State {
 		buckets:         newBucketState(),
 		members:         membersState{pools: map[string]poolMembers{}},
 		agents:          agentsState{said: map[string]agentSaid{}, since: now, again: now.Add(heardAfter)},
-		agreement:       agreementState{proposals: map[string]*agreement.Proposal{}, dirty: true},
+		agreement:       agreementState{proposals: map[string]*agreement.Proposal{}},
 		routes:          routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
 	}
 }
@@ -223,7 +226,6 @@ func New(now time.Time) *State {
 func (s *State) Step(event Event, now time.Time) Desired {
 	s.now = now
 	s.changed = Desired{}
-	s.routesUnaffected = false
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.checkJudgeAgain()
@@ -231,44 +233,15 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	s.checkMembers()
 	s.checkBucketsDue()
 	s.checkAgreementDue()
-	if s.flushDue() {
+	if s.planDue() {
 		s.flush()
 	}
 	s.noteServed()
-	if !s.routesUnaffected || s.routes.draining {
+	if s.routesDue() {
 		s.decideRoutes()
 		s.noteWithdrawn()
 	}
 	return s.desired()
-}
-
-// markPoolsDirty notes that backends of these pools may have other states.
-func (s *State) markPoolsDirty(pools []string) {
-	for _, pool := range pools {
-		s.health.dirtyPools[pool] = true
-	}
-	s.markDirty()
-}
-
-// markDirty notes that the plan must be computed anew, within `coalesce`.
-func (s *State) markDirty() {
-	if s.dirtySince.IsZero() {
-		s.dirtySince = s.now
-	}
-}
-
-// markDirtyNow is for what is computed in this Step: commands, other configs.
-func (s *State) markDirtyNow() { s.dirtySince = s.now.Add(-coalesce) }
-
-func (s *State) flushDue() bool {
-	return !s.dirtySince.IsZero() && s.current != nil && s.now.Sub(s.dirtySince) >= coalesce
-}
-
-func (s *State) flush() {
-	s.dirtySince = time.Time{}
-	s.routesUnaffected = false
-	s.decideCutOff()
-	s.decidePlan(s.decideBackends())
 }
 
 func (s *State) desired() Desired {
@@ -296,8 +269,8 @@ func (s *State) desired() Desired {
 // again is when the next decision falls due without an event.
 func (s *State) again() time.Time {
 	var next earliest
-	if !s.dirtySince.IsZero() && s.current != nil {
-		next.add(s.dirtySince.Add(coalesce))
+	if !s.outdatedSince.IsZero() {
+		next.add(s.outdatedSince.Add(coalesce))
 	}
 	if s.machineDraining() {
 		next.add(s.machineDrainEnd())

@@ -31,8 +31,9 @@ type bucketState struct {
 	maps map[string]*buckets.Map
 	// Made for the plan that is being decided.
 	next map[string]*buckets.Map
-	// Generations of the maps that the forwarder has.
-	acknowledged map[string]uint64
+	// Generations of the maps that the forwarder has; and how often it told them.
+	acknowledged     map[string]uint64
+	acknowledgements uint64
 	// Maps that were read from the forwarder's plan, which does not say of which agreed
 	// map they were made.
 	uncertain map[string]bool
@@ -41,7 +42,7 @@ type bucketState struct {
 	// By backend.
 	counts map[string]map[string]buckets.Count
 	// Services whose maps may go a step on.
-	due map[string]bool
+	due dueNames
 	// By service, backends that wait until other agents accept theirs.
 	unknown map[string][]UnknownBackend
 	// When the first move closes by its age; zero: none is open.
@@ -51,13 +52,13 @@ type bucketState struct {
 func newBucketState() bucketState {
 	return bucketState{
 		maps: map[string]*buckets.Map{}, next: map[string]*buckets.Map{}, acknowledged: map[string]uint64{},
-		uncertain: map[string]bool{}, lacking: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: map[string]bool{}, unknown: map[string][]UnknownBackend{},
+		uncertain: map[string]bool{}, lacking: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: newDueNames(), unknown: map[string][]UnknownBackend{},
 	}
 }
 
 func (b bucketState) snapshot() bucketState {
 	b.maps, b.next, b.acknowledged = maps.Clone(b.maps), maps.Clone(b.next), maps.Clone(b.acknowledged)
-	b.counts, b.due, b.uncertain = maps.Clone(b.counts), maps.Clone(b.due), maps.Clone(b.uncertain)
+	b.counts, b.due.names, b.uncertain = maps.Clone(b.counts), maps.Clone(b.due.names), maps.Clone(b.uncertain)
 	b.lacking, b.unknown = maps.Clone(b.lacking), maps.Clone(b.unknown)
 	for service, counts := range b.counts {
 		b.counts[service] = maps.Clone(counts)
@@ -79,20 +80,16 @@ func (s *State) noteCounts(e AgentSaid) {
 			s.buckets.counts[service] = map[string]buckets.Count{}
 		}
 		s.buckets.counts[service][e.Backend] = buckets.Count{ByBucket: byBucket, At: e.Counted}
-		s.markBucketsDue(service)
+		s.buckets.due.add(service)
 	}
-}
-
-func (s *State) markBucketsDue(service string) {
-	s.buckets.due[service] = true
-	s.markDirty()
 }
 
 // inheritBuckets of the plan that the forwarder runs: it has those maps, and where
 // they are later than ours, ours are lost.
 func (s *State) inheritBuckets(plan *planv1.Plan) {
 	addresses := addressesOf(plan)
-	s.buckets.acknowledged, s.agreement.dirty = map[string]uint64{}, true
+	s.buckets.acknowledged = map[string]uint64{}
+	s.buckets.acknowledgements++
 	for _, service := range plan.GetServices() {
 		running, name := service.GetBucketMap(), service.GetName()
 		if running == nil {
@@ -110,7 +107,7 @@ func (s *State) inheritBuckets(plan *planv1.Plan) {
 			}
 			s.note("buckets", name, "", "as in the running plan", fmt.Sprintf("no map of generation %d is kept", running.GetGeneration()))
 		}
-		s.markBucketsDue(name)
+		s.buckets.due.add(name)
 	}
 }
 
@@ -136,7 +133,7 @@ func addressesOf(plan *planv1.Plan) map[string]netip.Addr {
 // nextBuckets of a service: the map that goes into the plan.
 func (s *State) nextBuckets(service *config.Service, group *planv1.Group) *planv1.BucketMap {
 	if s.current.agrees() {
-		delete(s.buckets.due, service.Name)
+		delete(s.buckets.due.names, service.Name)
 		next := s.nextAgreed(service, group)
 		if next == nil {
 			return &planv1.BucketMap{}
@@ -148,10 +145,10 @@ func (s *State) nextBuckets(service *config.Service, group *planv1.Group) *planv
 	if former == nil && !s.health.firstRound {
 		// Else the first backend that answers gets all, and most of it moves on
 		// at once.
-		s.buckets.due[service.Name] = true
+		s.buckets.due.names[service.Name] = true // not outdated by it
 		return &planv1.BucketMap{}
 	}
-	delete(s.buckets.due, service.Name)
+	delete(s.buckets.due.names, service.Name)
 	if former != nil && former.MadeOf > 0 { // there are no others any more that it is to agree with
 		own := *former
 		own.MadeOf, former = 0, &own
@@ -164,7 +161,7 @@ func (s *State) nextBuckets(service *config.Service, group *planv1.Group) *planv
 }
 
 func (s *State) bucketsDue(service string) bool {
-	return s.buckets.due[service] && (s.health.firstRound || s.buckets.maps[service] != nil || s.current.agrees())
+	return s.buckets.due.names[service] && (s.health.firstRound || s.buckets.maps[service] != nil || s.current.agrees())
 }
 
 // commitBuckets: the maps that were made are those of the plan that is wanted.
@@ -184,7 +181,6 @@ func (s *State) commitBuckets() {
 		}
 	}
 	clear(s.buckets.next)
-	s.agreement.dirty = true
 	s.buckets.closes = s.bucketsClose()
 }
 
@@ -216,7 +212,7 @@ func (s *State) checkBucketsDue() {
 	s.buckets.closes = time.Time{}
 	for name, m := range s.buckets.maps {
 		if len(m.Steps) > 0 {
-			s.markBucketsDue(name)
+			s.buckets.due.add(name)
 		}
 	}
 }
@@ -235,10 +231,11 @@ func (s *State) acknowledgeBuckets(generations map[string]uint64) {
 	}
 	for name, generation := range generations {
 		if s.buckets.acknowledged[name] != generation {
-			s.markBucketsDue(name)
+			s.buckets.due.add(name)
 		}
 	}
-	s.buckets.acknowledged, s.agreement.dirty = generations, true
+	s.buckets.acknowledged = generations
+	s.buckets.acknowledgements++
 }
 
 // renumberBuckets: the plan is as it was, and the maps in it may be agreed on since.

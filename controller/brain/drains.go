@@ -143,19 +143,19 @@ func (d *drain) outcome() string {
 }
 
 func (e DrainBackend) apply(s *State) {
-	s.agreement.dirty = true
+	s.health.commands++
 	if e.Drain {
 		s.health.drained[e.Backend] = true
 	} else {
 		delete(s.health.drained, e.Backend)
 	}
 	if s.current != nil {
-		s.markPoolsDirty(s.current.poolsOfBackend[e.Backend])
+		s.health.due.add(s.current.poolsOfBackend[e.Backend]...)
 	}
-	s.markDirtyNow()
 }
 
 func (e DrainService) apply(s *State) {
+	s.routeDrains++
 	d := s.drainedServices[e.Service]
 	switch {
 	case e.Drain && d != nil:
@@ -170,6 +170,7 @@ func (e DrainService) apply(s *State) {
 }
 
 func (e DrainMachine) apply(s *State) {
+	s.routeDrains++
 	d := s.machine.drain
 	switch {
 	case e.Drain && d != nil:
@@ -181,27 +182,19 @@ func (e DrainMachine) apply(s *State) {
 		s.machine.drain = nil
 		s.note("machine", s.machineName(), "drained", "serving", "undrained by command")
 	}
-	s.agreement.dirty = true
 }
 
 func (e Traffic) apply(s *State) {
-	s.routesUnaffected = true
-	sample := func(d *drain, packets uint64) {
-		wasMoved := d.moved
-		d.sample(packets, s.now)
-		if d.moved != wasMoved {
-			s.routesUnaffected = false
-		}
-	}
+	s.routeDrains++
 	var all uint64
 	for _, packets := range e.Packets {
 		all += packets
 	}
 	if d := s.machine.drain; d != nil {
-		sample(d, all)
+		d.sample(all, s.now)
 	}
 	for name, d := range s.drainedServices {
-		sample(d, e.Packets[name])
+		d.sample(e.Packets[name], s.now)
 	}
 }
 

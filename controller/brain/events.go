@@ -158,14 +158,11 @@ func (s *State) adopt(in *inputs) {
 	s.adoptPeers(in.config)
 	s.forgetRemoved(in.config.Backends)
 	s.inheritVerdicts()
-	s.health.allDirty = true
 	maps.DeleteFunc(s.routes.neighbors, func(address netip.Addr, _ string) bool { return !in.hasNeighbor(address) })
-	s.markDirtyNow()
 }
 
 // A result of a target that is no longer wanted changes nothing.
 func (e ProbeResult) apply(s *State) {
-	s.routesUnaffected = true
 	if e.Tunnelled && !e.OK {
 		s.awaitConfirmation(e)
 		return
@@ -186,16 +183,11 @@ func (e ProbeResult) take(s *State) {
 	}
 	wasUnsent := d.unsent != ""
 	if d.step(e.OK, e.Reason, s.now) || wasUnsent {
-		s.markPoolsDirty(s.current.poolsOfTarget[e.Target])
+		s.health.due.add(s.current.poolsOfTarget[e.Target]...)
 	}
 }
 
 func (e ProbeUnsent) apply(s *State) {
-	s.routesUnaffected = true
-	e.take(s)
-}
-
-func (e ProbeUnsent) take(s *State) {
 	d := s.health.verdicts[e.Target]
 	if d == nil {
 		return
@@ -205,7 +197,7 @@ func (e ProbeUnsent) take(s *State) {
 		return
 	}
 	d.unsent = e.Reason
-	s.markPoolsDirty(s.current.poolsOfTarget[e.Target])
+	s.health.due.add(s.current.poolsOfTarget[e.Target]...)
 }
 
 func (e NeighborState) apply(s *State) { s.routes.neighbors[e.Address] = e.State }
@@ -215,7 +207,6 @@ func (e GatewayState) apply(s *State) {
 		return
 	}
 	s.health.gateway = gatewayState{address: e.Address, known: true, answers: e.Answers, since: s.now}
-	s.markDirty()
 }
 
 func (Tick) apply(*State) {}

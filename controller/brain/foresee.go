@@ -59,7 +59,7 @@ func (s *State) Snapshot() Snapshot {
 	copied.health.pools = maps.Clone(s.health.pools)
 	copied.health.active = maps.Clone(s.health.active)
 	copied.health.use = maps.Clone(s.health.use)
-	copied.health.dirtyPools = maps.Clone(s.health.dirtyPools)
+	copied.health.due.names = maps.Clone(s.health.due.names)
 	copied.health.drained = maps.Clone(s.health.drained)
 	copied.health.flaps = copyValues(s.health.flaps)
 	copied.health.judgeAgain = maps.Clone(s.health.judgeAgain)

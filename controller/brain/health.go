@@ -36,11 +36,13 @@ type healthState struct {
 	pools    map[string]poolSummary
 	active   map[string]int // members of a group that take new connections
 	use      map[string]groupUse
-	// Pools in which something changed since; or in any.
-	dirtyPools map[string]bool
-	allDirty   bool
-	drained    map[string]bool // backends drained by command
-	flaps      map[compile.PoolBackend]*flaps
+	// Pools in which something changed since; by what all of them were judged last.
+	due     dueNames
+	basis   judgeBasis
+	drained map[string]bool // backends drained by command
+	// How many such commands there were.
+	commands uint64
+	flaps    map[compile.PoolBackend]*flaps
 	// When pools are to be judged again though nothing happens, and the first
 	// of these times; zero: none.
 	judgeAgain map[string]time.Time
@@ -69,7 +71,7 @@ func newHealthState() healthState {
 		pools:      map[string]poolSummary{},
 		active:     map[string]int{},
 		use:        map[string]groupUse{},
-		dirtyPools: map[string]bool{},
+		due:        newDueNames(),
 		drained:    map[string]bool{},
 		flaps:      map[compile.PoolBackend]*flaps{},
 		judgeAgain: map[string]time.Time{},
@@ -116,14 +118,14 @@ type poolSummary struct{ up, total, keptIn, held int }
 // decideBackends gives the backends of pools in which something changed their
 // states, and returns the groups that have such pools.
 func (s *State) decideBackends() map[string][]config.Member {
-	dirty := s.health.dirtyPools
-	if s.health.allDirty {
-		dirty = s.current.reached
+	due := s.health.due.names
+	if basis := s.judgeBasis(); basis != s.health.basis {
+		s.health.basis, due = basis, s.current.reached
 		s.forgetBackends()
 	}
 	changed := map[string][]config.Member{}
 	var changes changes
-	for _, name := range slices.Sorted(maps.Keys(dirty)) {
+	for _, name := range slices.Sorted(maps.Keys(due)) {
 		pool := s.current.pools[name]
 		if pool == nil || !s.current.reached[name] {
 			continue
@@ -133,7 +135,7 @@ func (s *State) decideBackends() map[string][]config.Member {
 			changed[group] = s.current.groups[group]
 		}
 	}
-	s.health.dirtyPools, s.health.allDirty = map[string]bool{}, false
+	clear(s.health.due.names)
 	changes.note(s)
 	s.decideUse(changed)
 	s.noteFirstRound()
@@ -361,12 +363,10 @@ func (s *State) decideCutOff() {
 	case cutOff && s.health.cutOffSince.IsZero():
 		s.health.cutOffSince = s.now
 		s.forgetFlapsSince(s.now.Add(-collapseWindow))
-		s.health.allDirty = true
 		s.note("machine", s.machineName(), "connected", "cut off", "every pool fails and the gateway "+s.health.gateway.address+" does not answer")
 	case !cutOff && !s.health.cutOffSince.IsZero():
 		s.discountFailures()
 		s.health.cutOffSince = time.Time{}
-		s.health.allDirty = true
 		s.note("machine", s.machineName(), "cut off", "connected", "the gateway or a backend answers again")
 	}
 }

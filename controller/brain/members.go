@@ -151,7 +151,6 @@ func restored(set config.MemberSet, now time.Time) poolMembers {
 
 // A set of a source that the pool does not have any more changes nothing.
 func (e MembersRead) apply(s *State) {
-	s.routesUnaffected = true
 	if s.current == nil {
 		return
 	}
@@ -172,9 +171,6 @@ func (e MembersRead) apply(s *State) {
 	}
 	s.members.pools[e.Pool] = next
 	s.noteMembers(pool, former, next)
-	if !former.heard && s.forwarder.wanted == nil {
-		s.markDirtyNow()
-	}
 	s.keepMembers()
 }
 
@@ -200,7 +196,6 @@ func (s *State) adoptMembers(pool string, former, next poolMembers) error {
 	if refused := s.configs.refused; refused != nil && refused.loaded == in.loaded {
 		s.configs.refused = in // else an accepted plan would not end the refusal
 	}
-	s.routesUnaffected = false
 	s.adopt(in)
 	return nil
 }

@@ -33,6 +33,8 @@ type peersState struct {
 	paths []path
 	// What the running plan said of peers that were not judged yet.
 	inherited map[string]bool
+	// How often a verdict changed.
+	changes uint64
 }
 
 // path is one address of a peer that is probed; the zero address is that of a
@@ -52,7 +54,6 @@ type PeerResult struct {
 }
 
 func (e PeerResult) apply(s *State) {
-	s.routesUnaffected = true
 	d := s.peers.verdicts[path{e.Peer, e.Address}]
 	if d == nil || !d.step(e.OK, e.Reason, s.now) {
 		return
@@ -66,8 +67,8 @@ func (e PeerResult) apply(s *State) {
 		name += " at " + e.Address.String()
 	}
 	s.note("peer", name, [...]string{unknown: "new", up: "up", down: "down"}[d.former], to, e.Reason)
+	s.peers.changes++
 	s.spillChanged()
-	s.markDirty()
 }
 
 // adoptPeers keeps the verdicts on paths that stay.

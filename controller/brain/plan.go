@@ -119,7 +119,6 @@ func (s *State) raiseGeneration(running uint64) {
 		s.note("forwarder", "plan", fmt.Sprint(s.forwarder.numbered), fmt.Sprint(running), "the forwarder has a plan from elsewhere; ours follows it")
 	}
 	s.forwarder.numbered = running
-	s.markDirtyNow()
 }
 
 func (e PlanAccepted) apply(s *State) {

@@ -56,7 +56,7 @@ func (s *State) tablesAfter(plan *planv1.Plan, isServed bool) map[string]groupTa
 // noteServed: once every backend was probed, and nothing that is known by now is
 // missing in the plan, connections are made by its tables.
 func (s *State) noteServed() {
-	if !s.health.firstRound || !s.dirtySince.IsZero() {
+	if !s.health.firstRound || !s.outdatedSince.IsZero() {
 		return
 	}
 	for name, known := range s.tables {

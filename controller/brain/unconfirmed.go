@@ -32,7 +32,7 @@ type unconfirmed struct {
 
 func (s *State) awaitConfirmation(e ProbeResult) {
 	if s.now.Add(-e.Took).Before(s.forwarder.stoodStillUntil) {
-		ProbeUnsent{Target: e.Target, Reason: stoodStill}.take(s)
+		ProbeUnsent{Target: e.Target, Reason: stoodStill}.apply(s)
 		return
 	}
 	s.health.unconfirmed = append(s.health.unconfirmed, unconfirmed{e, s.now})
@@ -63,6 +63,6 @@ func (s *State) voidFailures(reason string) {
 	former := s.health.unconfirmed
 	s.health.unconfirmed = nil
 	for _, failure := range former {
-		ProbeUnsent{Target: failure.Target, Reason: reason}.take(s)
+		ProbeUnsent{Target: failure.Target, Reason: reason}.apply(s)
 	}
 }

@@ -91,7 +91,7 @@ func (s *State) spillChanged() {
 	}
 	for _, group := range s.current.spilling {
 		for _, m := range s.current.groups[group] {
-			s.markPoolsDirty(m.Pools)
+			s.health.due.add(m.Pools...)
 		}
 	}
 }
