@@ -117,14 +117,6 @@ func (e AgreementAway) apply(s *State) {
 	s.buckets.due.add(s.stateless()...)
 }
 
-// stateless services here.
-func (s *State) stateless() []string {
-	if s.current == nil {
-		return nil
-	}
-	return s.current.stateless
-}
-
 // agreeAgain is when time alone is the next to change something; zero: it does not.
 func (s *State) agreeAgain() time.Time {
 	a := &s.agreement
@@ -279,7 +271,7 @@ func (s *State) vote(member config.Member, m *planv1.Member) agreement.Vote {
 	case stateDown:
 		switch {
 		case !s.judgedBefore(member):
-		case s.drains(m.GetBackend()):
+		case s.agents.speaks(m.GetBackend()):
 			return agreement.Keeps
 		default:
 			return agreement.Down
@@ -529,7 +521,7 @@ func (s *State) situation(service *config.Service, group *planv1.Group) buckets.
 		case m.GetState() != stateDown:
 		case !s.judgedBefore(service.Members[i]):
 			known.State = buckets.Unprobed
-		case s.drains(m.GetBackend()):
+		case s.agents.speaks(m.GetBackend()):
 			known.State = buckets.Alive
 		}
 		situation.Backends[m.GetBackend()] = known

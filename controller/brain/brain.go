@@ -106,12 +106,38 @@ type Transition struct {
 	Reason   string
 }
 
+// step is the Step under way, as every part is given it.
+type step struct {
+	now time.Time
+	// The config in use; nil: none yet.
+	current *inputs
+	// What changed, for people.
+	transitions []Transition
+}
+
+func (at *step) note(kind, name, from, to, reason string) {
+	at.transitions = append(at.transitions, Transition{Kind: kind, Name: name, From: from, To: to, Reason: reason})
+}
+
+func (at *step) machineName() string {
+	if at.current == nil {
+		return ""
+	}
+	return at.current.config.Machine.Name
+}
+
+// stateless services here.
+func (at *step) stateless() []string {
+	if at.current == nil {
+		return nil
+	}
+	return at.current.stateless
+}
+
 // State is everything the brain remembers. Its zero value is not ready; use New.
 type State struct {
-	now time.Time
-
-	// What is configured, and what to return to when the forwarder refuses it.
-	current  *inputs
+	step
+	// What to return to when the forwarder refuses the config.
 	trusted  *inputs
 	rejected *inputs
 	configs  configStatus
@@ -140,7 +166,7 @@ type State struct {
 	planBasis     planBasis
 	planDecisions uint64
 	outdatedSince time.Time
-	// Of the current Step: flags and transitions.
+	// Flags of the Step under way.
 	changed Desired
 }
 
@@ -207,7 +233,7 @@ type machineState struct {
 // New makes the state of a controller that has just started.
 func New(now time.Time) *State {
 	return &State{
-		now:             now,
+		step:            step{now: now},
 		health:          newHealthState(),
 		peers:           peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
 		forwarder:       forwarderState{health: judge.New(), pending: map[uint64]pendingPlan{}},
@@ -224,12 +250,15 @@ func New(now time.Time) *State {
 // Step takes one event into account and says what is wanted now. Time must
 // not go back.
 func (s *State) Step(event Event, now time.Time) Desired {
-	s.now = now
-	s.changed = Desired{}
+	s.now, s.transitions, s.changed = now, nil, Desired{}
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.checkJudgeAgain()
-	s.checkAgents()
+	silent, allHeard := s.agents.check(now)
+	s.agentsChanged(silent)
+	if allHeard {
+		s.buckets.due.add(s.stateless()...)
+	}
 	s.checkMembers()
 	s.checkBucketsDue()
 	s.checkAgreementDue()
@@ -246,6 +275,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 
 func (s *State) desired() Desired {
 	d := s.changed
+	d.Transitions = s.transitions
 	d.Plan, d.Maps, d.Agreement = s.forwarder.wanted, s.buckets.maps, s.decideAgreement()
 	d.Withdrawn = s.agreement.saidWithdrawn
 	d.Routes, d.RoutesPlan, d.RoutesDecided = s.routes.wanted, s.routes.plan, s.routes.decided
@@ -259,7 +289,7 @@ func (s *State) desired() Desired {
 	if s.trusted != nil {
 		d.Trusted = s.trusted.loaded
 	}
-	d.PeerWell = s.peerWell()
+	d.PeerWell = s.peers.isOneWell(s.current)
 	d.Again = s.again()
 	d.MeasureTraffic = s.measuresTraffic()
 	d.Members = s.members.kept
@@ -286,8 +316,4 @@ func (s *State) again() time.Time {
 	s.agreement.again = s.agreeAgain()
 	next.add(s.agreement.again)
 	return next.at
-}
-
-func (s *State) note(kind, name, from, to, reason string) {
-	s.changed.Transitions = append(s.changed.Transitions, Transition{Kind: kind, Name: name, From: from, To: to, Reason: reason})
 }

@@ -396,10 +396,10 @@ func (s *State) LastMachineFor(service string) string {
 func (s *State) noPeerKnown() string {
 	var silent []string
 	for _, peer := range s.current.config.Peers {
-		if s.peerHealthy(peer.Name) {
+		if s.peers.isHealthy(peer.Name) {
 			return ""
 		}
-		reason, _ := s.peerReason(peer.Name)
+		reason, _ := s.peers.reason(peer.Name)
 		silent = append(silent, fmt.Sprintf("%s (%s)", peer.Name, reason))
 	}
 	if len(silent) == 0 {

@@ -155,7 +155,7 @@ func (s *State) adopt(in *inputs) {
 	}
 	maps.DeleteFunc(s.health.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
 	maps.DeleteFunc(s.health.warned, func(key string, _ bool) bool { return !wanted[key] })
-	s.adoptPeers(in.config)
+	s.peers.adopt(in.config, s.now)
 	s.forgetRemoved(in.config.Backends)
 	s.inheritVerdicts()
 	maps.DeleteFunc(s.routes.neighbors, func(address netip.Addr, _ string) bool { return !in.hasNeighbor(address) })
@@ -210,13 +210,6 @@ func (e GatewayState) apply(s *State) {
 }
 
 func (Tick) apply(*State) {}
-
-func (s *State) machineName() string {
-	if s.current == nil {
-		return ""
-	}
-	return s.current.config.Machine.Name
-}
 
 func newInputs(c *config.Config) *inputs {
 	in := &inputs{

@@ -51,7 +51,7 @@ type RouteChange struct {
 // Snapshot copies what the state decides by: all that the brain changes in place.
 func (s *State) Snapshot() Snapshot {
 	copied := *s
-	copied.changed = Desired{}
+	copied.transitions = nil
 	copied.health.verdicts = copyValues(s.health.verdicts)
 	copied.health.unconfirmed = slices.Clone(s.health.unconfirmed)
 	copied.health.inherited = maps.Clone(s.health.inherited)

@@ -50,7 +50,7 @@ func (e ForwarderConnected) apply(s *State) {
 	}
 	s.judgeForwarder(func(h *judge.Forwarder) { h.EndHandOver("its successor answers") })
 	s.inheritFrom(e.Plan)
-	s.inheritPeers(e.Plan)
+	s.peers.inherit(e.Plan)
 	s.inheritBuckets(e.Plan)
 	if s.tables == nil {
 		s.tables = s.tablesAfter(e.Plan, true)

@@ -241,7 +241,7 @@ func (s *State) judgePool(pool *config.Pool, changes *changes) {
 // and whose agent speaks, is not dead: its connections of stateless services stay.
 func (s *State) stateIn(pool *config.Pool, b config.PoolBackend, c condition) poolBackend {
 	switch {
-	case !c.up && c.judged && s.current.statelessPools[pool.Name] && s.drains(b.Name):
+	case !c.up && c.judged && s.current.statelessPools[pool.Name] && s.agents.speaks(b.Name):
 		return poolBackend{state: stateDraining, reason: "its agent speaks, and " + c.reason, held: c.held}
 	case !c.up:
 		return poolBackend{state: stateDown, reason: c.reason, held: c.held}

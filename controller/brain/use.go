@@ -77,7 +77,7 @@ func (s *State) useOf(rule groupRule, u *groupUse) int {
 // canSpill: what is left serves better than clusters that are all down.
 func (s *State) canSpill(rule groupRule) bool {
 	for _, prefix := range rule.spill {
-		if !s.spillDown(prefix) {
+		if !s.peers.spillDown(prefix) {
 			return true
 		}
 	}

@@ -141,7 +141,7 @@ func (s *State) View(withBackends bool) View {
 	if s.current == nil {
 		return v
 	}
-	v.Peers = s.viewPeers()
+	v.Peers = s.peers.view(s.current.config)
 	v.MemberSources = s.viewMemberSources()
 	only := map[string]string{} // services that are alone in their groups
 	v.Services = make([]ServiceView, len(s.current.services))
@@ -153,7 +153,7 @@ func (s *State) View(withBackends bool) View {
 		}
 	}
 	v.Routes = s.viewRoutes()
-	v.SilentAgents, v.AgentsBehind = s.silentAgents(), s.agentsBehind()
+	v.SilentAgents, v.AgentsBehind = s.agents.silent(&s.step), s.agents.behind(&s.step)
 	if !withBackends {
 		return v
 	}
@@ -176,7 +176,7 @@ func (s *State) Peers() []PeerView {
 	if s.current == nil {
 		return nil
 	}
-	return s.viewPeers()
+	return s.peers.view(s.current.config)
 }
 
 func (s *State) viewConfig() ConfigView {
@@ -254,7 +254,7 @@ func (s *State) viewBackend(group, service string, m config.Member) BackendView 
 	if warnings := s.warnings(m); len(warnings) > 0 {
 		v.Reason += "; " + strings.Join(warnings, "; ")
 	}
-	if s.current.needAgents[m.Backend.Name] && s.isSilent(m.Backend.Name) {
+	if s.current.needAgents[m.Backend.Name] && s.agents.isSilent(m.Backend.Name, s.now) {
 		v.Reason += "; its agent is silent"
 	}
 	state, reason := s.memberUse(group, m, v.State)
