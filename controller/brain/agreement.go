@@ -62,7 +62,7 @@ type agreementState struct {
 	proposals                map[string]*agreement.Proposal
 	// What is wanted in etcd, and by what this was decided; nil: nothing.
 	wanted *Agreement
-	basis  agreementBasis
+	basis  basis
 	// Withdrawn was wanted of etcd, by this controller or by one before it; and the number
 	// of what said afterwards that packets come again, 0: nothing did.
 	saidWithdrawn bool
@@ -327,11 +327,9 @@ func (s *State) verdicts() agreement.Verdicts {
 // decideAgreement is what this machine is to have in etcd; nil: it shares nothing.
 func (s *State) decideAgreement() *Agreement {
 	a := &s.agreement
-	basis := s.agreementBasis()
-	if basis == a.basis {
+	if !s.agreementDue() {
 		return a.wanted
 	}
-	a.basis = basis
 	if !s.current.agrees() || !s.forwarder.met {
 		a.wanted = nil
 		return nil

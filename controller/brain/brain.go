@@ -163,9 +163,9 @@ type State struct {
 
 	// By what the plan was decided last, and how often it was. Since when it is outdated;
 	// zero: it is not.
-	planBasis     planBasis
-	planDecisions uint64
-	outdatedSince time.Time
+	urgentBasis, waitsBasis basis
+	planDecisions           uint64
+	outdatedSince           time.Time
 	// Flags of the Step under way.
 	changed Desired
 }

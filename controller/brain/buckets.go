@@ -52,7 +52,7 @@ type bucketState struct {
 func newBucketState() bucketState {
 	return bucketState{
 		maps: map[string]*buckets.Map{}, next: map[string]*buckets.Map{}, acknowledged: map[string]uint64{},
-		uncertain: map[string]bool{}, lacking: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: newDueNames(), unknown: map[string][]UnknownBackend{},
+		uncertain: map[string]bool{}, lacking: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: dueNames{names: map[string]bool{}}, unknown: map[string][]UnknownBackend{},
 	}
 }
 

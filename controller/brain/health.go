@@ -38,7 +38,7 @@ type healthState struct {
 	use      map[string]groupUse
 	// Pools in which something changed since; by what all of them were judged last.
 	due     dueNames
-	basis   judgeBasis
+	basis   basis
 	drained map[string]bool // backends drained by command
 	// How many such commands there were.
 	commands uint64
@@ -71,7 +71,7 @@ func newHealthState() healthState {
 		pools:      map[string]poolSummary{},
 		active:     map[string]int{},
 		use:        map[string]groupUse{},
-		due:        newDueNames(),
+		due:        dueNames{names: map[string]bool{}},
 		drained:    map[string]bool{},
 		flaps:      map[compile.PoolBackend]*flaps{},
 		judgeAgain: map[string]time.Time{},
@@ -119,8 +119,8 @@ type poolSummary struct{ up, total, keptIn, held int }
 // states, and returns the groups that have such pools.
 func (s *State) decideBackends() map[string][]config.Member {
 	due := s.health.due.names
-	if basis := s.judgeBasis(); basis != s.health.basis {
-		s.health.basis, due = basis, s.current.reached
+	if s.health.basis.differs(s.current, s.forwarder.connections, s.health.cutOffSince) {
+		due = s.current.reached
 		s.forgetBackends()
 	}
 	changed := map[string][]config.Member{}

@@ -18,7 +18,7 @@ import (
 type routesState struct {
 	byPrefix map[netip.Prefix]*routeState
 	wanted   []Route // from byPrefix, in order
-	basis    routesBasis
+	basis    basis
 	// Since this controller started, it was known what to announce.
 	decided bool
 	// The plan that the forwarder must have for them.
