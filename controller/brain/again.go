@@ -15,32 +15,32 @@ func (e *earliest) add(t time.Time) {
 	}
 }
 
-func (s *State) setJudgeAgain(pool string, again earliest) {
+func (h *healthState) setJudgeAgain(pool string, again earliest) {
 	if again.at.IsZero() {
-		delete(s.health.judgeAgain, pool)
+		delete(h.judgeAgain, pool)
 		return
 	}
-	s.health.judgeAgain[pool] = again.at
-	first := earliest{s.health.againFirst}
+	h.judgeAgain[pool] = again.at
+	first := earliest{h.againFirst}
 	first.add(again.at)
-	s.health.againFirst = first.at
+	h.againFirst = first.at
 }
 
-// checkJudgeAgain goes over the pools only when the first of them is due.
-func (s *State) checkJudgeAgain() {
-	if s.health.againFirst.IsZero() || s.now.Before(s.health.againFirst) {
+// checkAgain goes over the pools only when the first of them is due.
+func (h *healthState) checkAgain(at *step) {
+	if h.againFirst.IsZero() || at.now.Before(h.againFirst) {
 		return
 	}
 	var due []string
 	var next earliest
-	for pool, at := range s.health.judgeAgain {
-		if s.now.Before(at) {
-			next.add(at)
+	for pool, again := range h.judgeAgain {
+		if at.now.Before(again) {
+			next.add(again)
 		} else {
 			due = append(due, pool)
-			delete(s.health.judgeAgain, pool)
+			delete(h.judgeAgain, pool)
 		}
 	}
-	s.health.againFirst = next.at
-	s.health.due.add(due...)
+	h.againFirst = next.at
+	h.due.add(due...)
 }

@@ -270,7 +270,7 @@ func (s *State) vote(member config.Member, m *planv1.Member) agreement.Vote {
 		return agreement.Keeps
 	case stateDown:
 		switch {
-		case !s.judgedBefore(member):
+		case !s.health.judgedBefore(&s.step, member):
 		case s.agents.speaks(m.GetBackend()):
 			return agreement.Keeps
 		default:
@@ -517,7 +517,7 @@ func (s *State) situation(service *config.Service, group *planv1.Group) buckets.
 		known := situation.Backends[m.GetBackend()]
 		switch {
 		case m.GetState() != stateDown:
-		case !s.judgedBefore(service.Members[i]):
+		case !s.health.judgedBefore(&s.step, service.Members[i]):
 			known.State = buckets.Unprobed
 		case s.agents.speaks(m.GetBackend()):
 			known.State = buckets.Alive

@@ -56,8 +56,8 @@ func (s *State) planDue() bool {
 func (s *State) flush() {
 	s.urgentBasis, s.waitsBasis = s.planBasis()
 	s.outdatedSince = time.Time{}
-	s.decideCutOff()
-	s.decidePlan(s.decideBackends())
+	s.health.decideCutOff(&s.step)
+	s.decidePlan(s.health.decide(&s.step, &s.agents, &s.peers, s.forwarder.connections))
 	s.planDecisions++
 	s.planDue() // it may have made work for the next
 }

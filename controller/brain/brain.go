@@ -253,7 +253,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	s.now, s.transitions, s.changed = now, nil, Desired{}
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
-	s.checkJudgeAgain()
+	s.health.checkAgain(&s.step)
 	silent, allHeard := s.agents.check(now)
 	s.agentsChanged(silent)
 	if allHeard {

@@ -345,7 +345,7 @@ func (s *State) LastBackend(name string) string {
 func (s *State) activeWithout(service *config.Service, name string) (with, without int) {
 	var now, then groupUse
 	for _, m := range service.Members {
-		if state, _ := s.stateOf(m); state != stateActive {
+		if state, _ := s.health.stateOf(m); state != stateActive {
 			continue
 		}
 		uses := []*groupUse{&now, &then}
@@ -361,13 +361,13 @@ func (s *State) activeWithout(service *config.Service, name string) (with, witho
 		}
 	}
 	rule := s.current.rules[service.Group]
-	return s.useOf(rule, &now), s.useOf(rule, &then)
+	return useOf(rule, &now, &s.peers), useOf(rule, &then, &s.peers)
 }
 
 // inactive backends of a service but this one, and why.
 func (s *State) inactive(service *config.Service, but string) (list []string) {
 	for _, m := range service.Members {
-		if state, b := s.stateOf(m); state != stateActive && b != nil && m.Backend.Name != but {
+		if state, b := s.health.stateOf(m); state != stateActive && b != nil && m.Backend.Name != but {
 			list = append(list, fmt.Sprintf("%s is %s: %s", m.Backend.Name, stateName(state), b.reason))
 		}
 	}

@@ -142,7 +142,7 @@ func (e ConfigRefused) apply(s *State) {
 // adopt makes in the current config. Backends that stay keep their state
 // until new checks have their first verdict.
 func (s *State) adopt(in *inputs) {
-	s.rememberHealth()
+	s.health.remember(&s.step)
 	s.current = in
 	s.changed.ConfigChanged = true
 	wanted := make(map[string]bool, len(in.targets))
@@ -156,49 +156,20 @@ func (s *State) adopt(in *inputs) {
 	maps.DeleteFunc(s.health.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
 	maps.DeleteFunc(s.health.warned, func(key string, _ bool) bool { return !wanted[key] })
 	s.peers.adopt(in.config, s.now)
-	s.forgetRemoved(in.config.Backends)
-	s.inheritVerdicts()
+	s.health.forgetRemoved(in.config.Backends)
+	s.health.inheritVerdicts(&s.step)
 	maps.DeleteFunc(s.routes.neighbors, func(address netip.Addr, _ string) bool { return !in.hasNeighbor(address) })
 }
 
-// A result of a target that is no longer wanted changes nothing.
 func (e ProbeResult) apply(s *State) {
 	if e.Tunnelled && !e.OK {
-		s.awaitConfirmation(e)
+		s.health.awaitConfirmation(&s.step, e)
 		return
 	}
-	e.take(s)
+	s.health.take(&s.step, e)
 }
 
-func (e ProbeResult) take(s *State) {
-	d := s.health.verdicts[e.Target]
-	if d == nil {
-		return
-	}
-	d.last = Probe{Passed: e.OK, Result: e.Reason, Latency: e.Took, At: s.now, Warning: e.Warning, Expires: e.Expires}
-	if e.Warning != "" {
-		s.health.warned[e.Target] = true
-	} else {
-		delete(s.health.warned, e.Target)
-	}
-	wasUnsent := d.unsent != ""
-	if d.step(e.OK, e.Reason, s.now) || wasUnsent {
-		s.health.due.add(s.current.poolsOfTarget[e.Target]...)
-	}
-}
-
-func (e ProbeUnsent) apply(s *State) {
-	d := s.health.verdicts[e.Target]
-	if d == nil {
-		return
-	}
-	d.last = Probe{Result: "not sent: " + e.Reason, At: s.now}
-	if d.unsent == e.Reason {
-		return
-	}
-	d.unsent = e.Reason
-	s.health.due.add(s.current.poolsOfTarget[e.Target]...)
-}
+func (e ProbeUnsent) apply(s *State) { s.health.takeUnsent(&s.step, e) }
 
 func (e NeighborState) apply(s *State) { s.routes.neighbors[e.Address] = e.State }
 

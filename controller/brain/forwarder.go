@@ -25,8 +25,6 @@ type forwarderState struct {
 	connections uint64
 	// What is wrong with the process, its threads or its devices.
 	health judge.Forwarder
-	// Probes that were under way before then may not have been sent by it.
-	stoodStillUntil time.Time
 
 	generation uint64 // that it runs, by its latest status; 0: none since it was lost
 	accepted   uint64 // of ours; 0: none
@@ -49,7 +47,7 @@ func (e ForwarderConnected) apply(s *State) {
 		f.health.Require(0, s.now)
 	}
 	s.judgeForwarder(func(h *judge.Forwarder) { h.EndHandOver("its successor answers") })
-	s.inheritFrom(e.Plan)
+	s.health.inheritFrom(&s.step, e.Plan)
 	s.peers.inherit(e.Plan)
 	s.inheritBuckets(e.Plan)
 	if s.tables == nil {
@@ -72,7 +70,7 @@ func (e ForwarderHealth) apply(s *State) {
 	former := s.forwarder.health.HeardAt()
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Hear(judge.Answer(e), s.now) })
 	if s.forwarder.health.Reason() == "" && !s.forwarder.health.HandingOver() {
-		s.confirmFailures(judge.Answer(e), former)
+		s.health.confirmFailures(&s.step, judge.Answer(e), former)
 	}
 }
 
@@ -132,7 +130,7 @@ func (s *State) judgeForwarder(happen func(*judge.Forwarder)) {
 		s.forwarder.generation = 0
 	}
 	if reason != "" {
-		s.voidFailures("the forwarder: " + reason)
+		s.health.voidFailures(&s.step, "the forwarder: "+reason)
 	}
 	switch {
 	case reason == "" && before.Reason() != "":

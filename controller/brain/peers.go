@@ -55,7 +55,7 @@ type PeerResult struct {
 
 func (e PeerResult) apply(s *State) {
 	if s.peers.hear(e, &s.step) {
-		s.spillChanged()
+		s.health.spillChanged(&s.step)
 	}
 }
 

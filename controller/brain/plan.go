@@ -80,7 +80,7 @@ func (s *State) nextPlan(changed map[string][]config.Member) *planv1.Plan {
 
 func (s *State) compileStates() compile.States {
 	return compile.States{
-		Backend: s.planState, Fifths: s.fifthsOf, Use: s.useOfGroup, PeerHealthy: s.peers.isHealthy,
+		Backend: s.planState, Fifths: s.health.fifthsOf, Use: s.useOfGroup, PeerHealthy: s.peers.isHealthy,
 		PeerAddresses: s.peers.addresses, SpillDown: s.peers.spillDown, BucketMap: s.nextBuckets, BucketsDue: s.bucketsDue,
 		Tables: s.formerTables,
 	}

@@ -197,7 +197,7 @@ func (s *State) whyUndecided() string {
 	f := &s.forwarder
 	switch {
 	case !s.health.firstRound:
-		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.unprobed(), len(s.health.verdicts))
+		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.health.unprobed(), len(s.health.verdicts))
 	case f.accepted == 0 && f.refusal != "":
 		return "the forwarder refuses the plan: " + f.refusal
 	case f.accepted == 0:
@@ -232,7 +232,7 @@ func (s *State) whyNotServed(a config.Route, r *routeState) string {
 	for _, name := range a.Services {
 		service := s.current.byName[name]
 		keeps := keepsRoute(service)
-		why, tooFew := s.tooFew(service)
+		why, tooFew := s.health.tooFew(service)
 		switch {
 		case !keeps && tooFew:
 			if why != "" {
@@ -290,7 +290,7 @@ func (s *State) whyGroupUnresolved(service *config.Service) string {
 	}
 	for _, m := range service.Members {
 		u, missing := s.forwarder.unresolved[m.Backend.Name]
-		if missing && s.takesNew(service.Group, m) {
+		if missing && s.health.takesNew(service.Group, m) {
 			reason = fmt.Sprintf("next hop of backend %s (%s) is not resolved: %s", u.Backend, u.Address, u.Why)
 			break
 		}

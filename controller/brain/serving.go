@@ -91,7 +91,7 @@ func (s *State) servingService(service *config.Service) Serving {
 	if s.drainedServices[service.Name] != nil {
 		return s.servingDrained(service.Name)
 	}
-	if reason, tooFew := s.tooFew(service); tooFew {
+	if reason, tooFew := s.health.tooFew(service); tooFew {
 		if keepsRoute(service) {
 			return Serving{KeptWithout, reason}
 		}

@@ -245,11 +245,11 @@ func (s *State) viewBackend(group, service string, m config.Member) BackendView 
 		Group: group, Services: s.current.servicesOf[group], Service: service, Name: m.Backend.Name, Address: m.Backend.Address, Weight: m.Weight,
 		Pools: m.Pools, Unresolved: s.forwarder.unresolved[m.Backend.Name].Why, WeightPercent: 100,
 	}
-	if state, b := s.stateOf(m); b != nil {
+	if state, b := s.health.stateOf(m); b != nil {
 		v.State, v.Reason, v.Since, v.Held = stateName(state), b.reason, b.since, b.held
 	}
 	if s.current.slowStarts {
-		v.WeightPercent = percent(compile.Fifths(m, compile.States{Fifths: s.fifthsOf}))
+		v.WeightPercent = percent(compile.Fifths(m, compile.States{Fifths: s.health.fifthsOf}))
 	}
 	if warnings := s.warnings(m); len(warnings) > 0 {
 		v.Reason += "; " + strings.Join(warnings, "; ")
@@ -257,7 +257,7 @@ func (s *State) viewBackend(group, service string, m config.Member) BackendView 
 	if s.current.needAgents[m.Backend.Name] && s.agents.isSilent(m.Backend.Name, s.now) {
 		v.Reason += "; its agent is silent"
 	}
-	state, reason := s.memberUse(group, m, v.State)
+	state, reason := s.health.memberUse(&s.step, group, m, v.State)
 	if reason != "" {
 		v.State, v.Reason = state, strings.TrimSuffix(reason+"; "+v.Reason, "; ")
 	}
@@ -278,7 +278,7 @@ func (s *State) NotReady() []string {
 		missing = append(missing, "no plan accepted by the forwarder")
 	}
 	if !s.health.firstRound {
-		missing = append(missing, fmt.Sprintf("first probes outstanding: %d of %d", s.unprobed(), len(s.health.verdicts)))
+		missing = append(missing, fmt.Sprintf("first probes outstanding: %d of %d", s.health.unprobed(), len(s.health.verdicts)))
 	}
 	if s.current.config.BGP != nil && !s.sessionUp() {
 		missing = append(missing, "no BGP session up")
