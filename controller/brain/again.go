@@ -15,32 +15,29 @@ func (e *earliest) add(t time.Time) {
 	}
 }
 
+func (e earliest) isDue(now time.Time) bool { return !e.at.IsZero() && !now.Before(e.at) }
+
 func (h *healthState) setJudgeAgain(pool string, again earliest) {
 	if again.at.IsZero() {
 		delete(h.judgeAgain, pool)
 		return
 	}
 	h.judgeAgain[pool] = again.at
-	first := earliest{h.againFirst}
-	first.add(again.at)
-	h.againFirst = first.at
+	h.againFirst.add(again.at)
 }
 
 // checkAgain goes over the pools only when the first of them is due.
 func (h *healthState) checkAgain(at *step) {
-	if h.againFirst.IsZero() || at.now.Before(h.againFirst) {
+	if !h.againFirst.isDue(at.now) {
 		return
 	}
-	var due []string
-	var next earliest
+	h.againFirst = earliest{}
 	for pool, again := range h.judgeAgain {
 		if at.now.Before(again) {
-			next.add(again)
+			h.againFirst.add(again)
 		} else {
-			due = append(due, pool)
+			h.due.add(pool)
 			delete(h.judgeAgain, pool)
 		}
 	}
-	h.againFirst = next.at
-	h.due.add(due...)
 }

@@ -60,7 +60,7 @@ type agentsState struct {
 	// Agents that do not speak are not waited for any more.
 	allHeard bool
 	// When one may fall silent, or all are heard; zero: nothing is waited for.
-	again time.Time
+	again earliest
 }
 
 func (e AgentSaid) apply(s *State) {
@@ -83,48 +83,45 @@ func (s *State) agentsChanged(backends []string) {
 	}
 }
 
-// hear an agent, and return which backends' it says another thing of than before.
+// hear an agent, and return the backends whose agent says another thing than before.
 func (a *agentsState) hear(e AgentSaid, at *step) (changed []string) {
-	changed = a.hearOf(e.Backend, e, at.now, changed)
+	if a.hearOf(e.Backend, e, at.now) {
+		changed = append(changed, e.Backend)
+	}
 	if at.current == nil {
 		return changed
 	}
 	e.VIPsLacking = 0 // of that backend's services
 	for own := range e.Own {
 		for _, backend := range at.current.backendsAt[own] {
-			if backend != e.Backend {
-				changed = a.hearOf(backend, e, at.now, changed)
+			if backend != e.Backend && a.hearOf(backend, e, at.now) {
+				changed = append(changed, backend)
 			}
 		}
 	}
 	return changed
 }
 
-// hearOf one of its backends.
-func (a *agentsState) hearOf(backend string, e AgentSaid, now time.Time, changed []string) []string {
+// hearOf one of its backends, and report whether it says another thing than before.
+func (a *agentsState) hearOf(backend string, e AgentSaid, now time.Time) (isNews bool) {
 	former := a.said[backend]
 	said := agentSaid{at: now, speaks: e.Serves, accepts: e.Accepts, lacking: e.VIPsLacking}
 	a.said[backend] = said
-	if until := now.Add(speaksFor); a.again.IsZero() || until.Before(a.again) {
-		a.again = until
-	}
-	if said.speaks != former.speaks || former.at.IsZero() || !maps.Equal(said.accepts, former.accepts) {
-		changed = append(changed, backend)
-	}
-	return changed
+	a.again.add(now.Add(speaksFor))
+	return said.speaks != former.speaks || former.at.IsZero() || !maps.Equal(said.accepts, former.accepts)
 }
 
 // check by time: which have fallen silent, and whether from now on all were heard that speak.
 func (a *agentsState) check(now time.Time) (silent []string, allHeard bool) {
-	if a.again.IsZero() || now.Before(a.again) {
+	if !a.again.isDue(now) {
 		return nil, false
 	}
-	var next earliest
+	a.again = earliest{}
 	for backend, said := range a.said {
 		switch until := said.at.Add(speaksFor); {
 		case !said.speaks:
 		case until.After(now):
-			next.add(until)
+			a.again.add(until)
 		default:
 			said.speaks = false
 			a.said[backend] = said
@@ -132,11 +129,10 @@ func (a *agentsState) check(now time.Time) (silent []string, allHeard bool) {
 		}
 	}
 	if heard := a.since.Add(heardAfter); heard.After(now) {
-		next.add(heard)
+		a.again.add(heard)
 	} else if !a.allHeard {
 		a.allHeard, allHeard = true, true
 	}
-	a.again = next.at
 	return silent, allHeard
 }
 

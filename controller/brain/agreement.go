@@ -68,7 +68,7 @@ type agreementState struct {
 	saidWithdrawn bool
 	rejoined      uint64
 	// By the Step before, when time alone changes something; zero: it does not.
-	again time.Time
+	again earliest
 }
 
 // agrees: buckets are assigned together with other machines.
@@ -118,9 +118,8 @@ func (e AgreementAway) apply(s *State) {
 }
 
 // agreeAgain is when time alone is the next to change something; zero: it does not.
-func (s *State) agreeAgain() time.Time {
+func (s *State) agreeAgain() (next earliest) {
 	a := &s.agreement
-	var next earliest
 	if s.current.agrees() && a.seen != nil && a.away == "" {
 		for _, after := range []time.Duration{registeredAfter, waitedAfter} {
 			if at := a.answersSince.Add(after); at.After(s.now) {
@@ -131,28 +130,21 @@ func (s *State) agreeAgain() time.Time {
 	if at := s.withdrawnAt(); at.After(s.now) {
 		next.add(at)
 	}
-	return next.at
+	return next
 }
 
 // withdrawnAt is when routers have moved away from this machine, which is drained by
 // command; zero: it is not.
 func (s *State) withdrawnAt() time.Time {
-	if s.machine.drain == nil {
+	if s.drains.machine == nil {
 		return time.Time{}
 	}
-	return s.machineDrainEnd().Add(withdrawnAfter)
+	return s.drains.machine.until.Add(withdrawnAfter)
 }
 
 func (s *State) isWithdrawn() bool {
 	at := s.withdrawnAt()
-	return !at.IsZero() && !s.now.Before(at) && !s.announcesAnything()
-}
-
-// checkAgreementDue by time.
-func (s *State) checkAgreementDue() {
-	if again := s.agreement.again; !again.IsZero() && !s.now.Before(again) {
-		s.buckets.due.add(s.stateless()...)
-	}
+	return !at.IsZero() && !s.now.Before(at) && !s.routes.announceAnything()
 }
 
 // part of this machine in a service's map.
@@ -384,7 +376,7 @@ func (s *State) tellWithdrawal(next *Agreement) {
 	next.Rejoins = map[string]int64{}
 	for _, service := range s.stateless() {
 		m := s.seenMap(service)
-		if s.machine.drain != nil || !s.hasPresent(service, m) {
+		if s.drains.machine != nil || !s.hasPresent(service, m) {
 			next.Told.Withdrawn, next.Rejoins = stored.Withdrawn, nil
 			a.rejoined = 0
 			return

@@ -65,11 +65,11 @@ func (s *State) flush() {
 // routesDue: while some are drained, time alone decides, too.
 func (s *State) routesDue() bool {
 	f := &s.forwarder
-	return s.routes.basis.differs(s.planDecisions, s.routeDrains, s.speaker, f.health.Reason(), f.refusal, f.accepted, f.generation,
+	return s.routes.basis.differs(s.planDecisions, s.drains.changes, s.speaker, f.health.Reason(), f.refusal, f.accepted, f.generation,
 		f.resolutions, s.agreement.away, s.agreement.saidWithdrawn || s.seenTold().Withdrawn) || s.routes.draining
 }
 
 func (s *State) agreementDue() bool {
 	return s.agreement.basis.differs(s.planDecisions, s.buckets.acknowledgements, s.health.commands,
-		s.agreement.seen, s.agreement.away, s.machine.drain != nil, s.isWithdrawn())
+		s.agreement.seen, s.agreement.away, s.drains.machine != nil, s.isWithdrawn())
 }

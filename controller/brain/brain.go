@@ -142,16 +142,12 @@ type State struct {
 	rejected *inputs
 	configs  configStatus
 
-	machine   machineState
 	health    healthState
 	peers     peersState
 	forwarder forwarderState
 	speaker   speakerState
 	routes    routesState
-	// By name; also services that the config does not have (any more).
-	drainedServices map[string]*drain
-	// How often there was a command of these, or a measurement of their traffic.
-	routeDrains uint64
+	drains    drainsState
 
 	// Of stateless services.
 	buckets   bucketState
@@ -166,8 +162,6 @@ type State struct {
 	urgentBasis, waitsBasis basis
 	planDecisions           uint64
 	outdatedSince           time.Time
-	// Flags of the Step under way.
-	changed Desired
 }
 
 // inputs is one config with what follows from it alone.
@@ -225,32 +219,28 @@ type configStatus struct {
 	refused *inputs
 }
 
-type machineState struct {
-	// nil: not drained.
-	drain *drain
-}
-
 // New makes the state of a controller that has just started.
 func New(now time.Time) *State {
 	return &State{
-		step:            step{now: now},
-		health:          newHealthState(),
-		peers:           peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
-		forwarder:       forwarderState{health: judge.New(), pending: map[uint64]pendingPlan{}},
-		speaker:         speakerState{reason: "not yet connected"},
-		drainedServices: map[string]*drain{},
-		buckets:         newBucketState(),
-		members:         membersState{pools: map[string]poolMembers{}},
-		agents:          agentsState{said: map[string]agentSaid{}, since: now, again: now.Add(heardAfter)},
-		agreement:       agreementState{proposals: map[string]*agreement.Proposal{}},
-		routes:          routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
+		step:      step{now: now},
+		health:    newHealthState(),
+		peers:     peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
+		forwarder: forwarderState{health: judge.New(), pending: map[uint64]pendingPlan{}},
+		speaker:   speakerState{reason: "not yet connected"},
+		drains:    drainsState{services: map[string]*drain{}},
+		buckets:   newBucketState(),
+		members:   membersState{pools: map[string]poolMembers{}},
+		agents:    agentsState{said: map[string]agentSaid{}, since: now, again: earliest{now.Add(heardAfter)}},
+		agreement: agreementState{proposals: map[string]*agreement.Proposal{}},
+		routes:    routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
 	}
 }
 
 // Step takes one event into account and says what is wanted now. Time must
 // not go back.
 func (s *State) Step(event Event, now time.Time) Desired {
-	s.now, s.transitions, s.changed = now, nil, Desired{}
+	s.now, s.transitions, s.buckets.changed = now, nil, nil
+	config, plan, routes, members := s.current, s.forwarder.wanted, s.routes.changes, s.members.changes
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.health.checkAgain(&s.step)
@@ -261,7 +251,9 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	}
 	s.checkMembers()
 	s.checkBucketsDue()
-	s.checkAgreementDue()
+	if s.agreement.again.isDue(now) {
+		s.buckets.due.add(s.stateless()...)
+	}
 	if s.planDue() {
 		s.flush()
 	}
@@ -270,12 +262,14 @@ func (s *State) Step(event Event, now time.Time) Desired {
 		s.decideRoutes()
 		s.noteWithdrawn()
 	}
-	return s.desired()
+	d := s.desired()
+	d.ConfigChanged, d.PlanChanged = s.current != config, s.forwarder.wanted != plan
+	d.RoutesChanged, d.MembersChanged = s.routes.changes != routes, s.members.changes != members
+	return d
 }
 
 func (s *State) desired() Desired {
-	d := s.changed
-	d.Transitions = s.transitions
+	d := Desired{Transitions: s.transitions, MapsChanged: s.buckets.changed}
 	d.Plan, d.Maps, d.Agreement = s.forwarder.wanted, s.buckets.maps, s.decideAgreement()
 	d.Withdrawn = s.agreement.saidWithdrawn
 	d.Routes, d.RoutesPlan, d.RoutesDecided = s.routes.wanted, s.routes.plan, s.routes.decided
@@ -291,7 +285,7 @@ func (s *State) desired() Desired {
 	}
 	d.PeerWell = s.peers.isOneWell(s.current)
 	d.Again = s.again()
-	d.MeasureTraffic = s.measuresTraffic()
+	d.MeasureTraffic = s.drains.measureTraffic(s.now)
 	d.Members = s.members.kept
 	return d
 }
@@ -303,17 +297,15 @@ func (s *State) again() time.Time {
 		next.add(s.outdatedSince.Add(coalesce))
 	}
 	if s.machineDraining() {
-		next.add(s.machineDrainEnd())
+		next.add(s.drains.machine.until)
 	}
-	next.add(s.routes.drainEnd)
-	if at := s.forwarder.health.Again(); !at.IsZero() {
-		next.add(at)
-	}
-	next.add(s.health.againFirst)
+	next.add(s.routes.drainEnd.at)
+	next.add(s.forwarder.health.Again())
+	next.add(s.health.againFirst.at)
 	next.add(s.buckets.closes)
-	next.add(s.agents.again)
+	next.add(s.agents.again.at)
 	next.add(s.members.again)
 	s.agreement.again = s.agreeAgain()
-	next.add(s.agreement.again)
+	next.add(s.agreement.again.at)
 	return next.at
 }

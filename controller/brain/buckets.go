@@ -28,7 +28,8 @@ type BucketMapsKept struct {
 type bucketState struct {
 	// Never edited. Services that the config does not have any more stay until the
 	// forwarder has taken a plan without them.
-	maps map[string]*buckets.Map
+	maps    map[string]*buckets.Map
+	changed []string // in this Step
 	// Made for the plan that is being decided.
 	next map[string]*buckets.Map
 	// Generations of the maps that the forwarder has; and how often it told them.
@@ -54,16 +55,6 @@ func newBucketState() bucketState {
 		maps: map[string]*buckets.Map{}, next: map[string]*buckets.Map{}, acknowledged: map[string]uint64{},
 		uncertain: map[string]bool{}, lacking: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: dueNames{names: map[string]bool{}}, unknown: map[string][]UnknownBackend{},
 	}
-}
-
-func (b bucketState) snapshot() bucketState {
-	b.maps, b.next, b.acknowledged = maps.Clone(b.maps), maps.Clone(b.next), maps.Clone(b.acknowledged)
-	b.counts, b.due.names, b.uncertain = maps.Clone(b.counts), maps.Clone(b.due.names), maps.Clone(b.uncertain)
-	b.lacking, b.unknown = maps.Clone(b.lacking), maps.Clone(b.unknown)
-	for service, counts := range b.counts {
-		b.counts[service] = maps.Clone(counts)
-	}
-	return b
 }
 
 func (e BucketMapsKept) apply(s *State) {
@@ -172,7 +163,7 @@ func (s *State) commitBuckets() {
 			continue
 		}
 		s.buckets.maps[name] = next
-		s.changed.MapsChanged = append(s.changed.MapsChanged, name)
+		s.buckets.changed = append(s.buckets.changed, name)
 		if changes := buckets.Compare(former, next); changes != (buckets.Changes{}) {
 			s.note("buckets", name, "", fmt.Sprintf("generation %d", next.Generation), changes.String())
 		}
@@ -226,7 +217,7 @@ func (s *State) acknowledgeBuckets(generations map[string]uint64) {
 			delete(s.buckets.uncertain, name)
 			delete(s.buckets.lacking, name)
 			delete(s.agreement.proposals, name)
-			s.changed.MapsChanged = append(s.changed.MapsChanged, name)
+			s.buckets.changed = append(s.buckets.changed, name)
 		}
 	}
 	for name, generation := range generations {

@@ -119,7 +119,7 @@ func (e ConfigLoaded) apply(s *State) {
 		ConfigRefused{Problem: problem}.apply(s)
 		return
 	}
-	pools := s.membersOf(e.Config)
+	pools := s.members.of(&s.step, e.Config)
 	in, err := inputsWith(e.Config, pools)
 	if err != nil {
 		ConfigRefused{Problem: err.Error()}.apply(s)
@@ -127,7 +127,8 @@ func (e ConfigLoaded) apply(s *State) {
 	}
 	s.configs = configStatus{loadedAt: s.now}
 	s.rejected = nil
-	s.setMembers(pools)
+	s.members.pools = pools
+	s.members.keep()
 	s.adopt(in)
 }
 
@@ -144,7 +145,6 @@ func (e ConfigRefused) apply(s *State) {
 func (s *State) adopt(in *inputs) {
 	s.health.remember(&s.step)
 	s.current = in
-	s.changed.ConfigChanged = true
 	wanted := make(map[string]bool, len(in.targets))
 	for _, t := range in.targets {
 		key := t.Key()

@@ -71,8 +71,7 @@ func (f *flaps) step(isUp bool, rule *config.Damping, now time.Time) {
 // says nothing about backends.
 func (h *healthState) forgetFlapsSince(began time.Time) {
 	for _, f := range h.flaps {
-		kept := slices.DeleteFunc(slices.Clone(f.downs), func(at time.Time) bool { return at.After(began) })
-		f.downs = kept
+		f.downs = slices.DeleteFunc(slices.Clone(f.downs), func(at time.Time) bool { return at.After(began) })
 		if f.heldSince.After(began) {
 			f.heldSince = time.Time{}
 		}

@@ -46,12 +46,12 @@ type healthState struct {
 	// When pools are to be judged again though nothing happens, and the first
 	// of these times; zero: none.
 	judgeAgain map[string]time.Time
-	againFirst time.Time
+	againFirst earliest
 	warned     map[string]bool // targets whose latest probe has a warning
 	// Probes through tunnels that were under way before then may not have been sent.
 	stoodStillUntil time.Time
 
-	// Every target was probed once.
+	// Every target was probed once: from here on the machine may announce.
 	firstRound bool
 	gateway    gatewayState
 	// Every pool fails and the gateway does not answer; zero: not so.
@@ -171,7 +171,7 @@ func (h *healthState) decide(at *step, agents *agentsState, peers *peersState, c
 	clear(h.due.names)
 	changes.note(at)
 	h.decideUse(at, peers, changed)
-	h.noteFirstRound()
+	h.firstRound = h.firstRound || h.unprobed() == 0
 	return changed
 }
 
@@ -423,13 +423,6 @@ func (h *healthState) everythingFails() bool {
 		}
 	}
 	return len(h.verdicts) > 0
-}
-
-// noteFirstRound: from here on the machine may announce.
-func (h *healthState) noteFirstRound() {
-	if !h.firstRound && h.unprobed() == 0 {
-		h.firstRound = true
-	}
 }
 
 func (h *healthState) unprobed() int {

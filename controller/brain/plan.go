@@ -46,7 +46,6 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 	s.forwarder.wanted, s.forwarder.wantedOf = plan, s.current
 	s.commitBuckets()
 	s.tables = s.tablesAfter(plan, s.health.firstRound)
-	s.changed.PlanChanged = true
 	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, probing: plan.Probing, active: activeGroups(plan), maps: s.bucketGenerations(plan)}
 }
 
@@ -80,7 +79,7 @@ func (s *State) nextPlan(changed map[string][]config.Member) *planv1.Plan {
 
 func (s *State) compileStates() compile.States {
 	return compile.States{
-		Backend: s.planState, Fifths: s.health.fifthsOf, Use: s.useOfGroup, PeerHealthy: s.peers.isHealthy,
+		Backend: s.health.planState, Fifths: s.health.fifthsOf, Use: s.health.useOfGroup, PeerHealthy: s.peers.isHealthy,
 		PeerAddresses: s.peers.addresses, SpillDown: s.peers.spillDown, BucketMap: s.nextBuckets, BucketsDue: s.bucketsDue,
 		Tables: s.formerTables,
 	}
@@ -88,14 +87,14 @@ func (s *State) compileStates() compile.States {
 
 // planState is the state of a backend as one of its pools sees it; compile
 // combines them.
-func (s *State) planState(pool, backend string) planv1.BackendState {
-	if b := s.health.backends[compile.PoolBackend{Pool: pool, Backend: backend}]; b != nil {
+func (h *healthState) planState(pool, backend string) planv1.BackendState {
+	if b := h.backends[compile.PoolBackend{Pool: pool, Backend: backend}]; b != nil {
 		return b.state
 	}
 	return stateDown
 }
 
-func (s *State) useOfGroup(group string) compile.Use { return s.health.use[group].how }
+func (h *healthState) useOfGroup(group string) compile.Use { return h.use[group].how }
 
 func activeGroups(plan *planv1.Plan) map[string]int {
 	groups := map[string]int{}
@@ -129,7 +128,8 @@ func (e PlanAccepted) apply(s *State) {
 	f := &s.forwarder
 	f.accepted, f.acceptedAt = e.Generation, s.now
 	f.health.Require(e.Generation, s.now)
-	s.routes.plan, s.changed.RoutesChanged = e.Generation, true
+	s.routes.plan = e.Generation
+	s.routes.changes++
 	f.running = accepted
 	f.warnings = e.Warnings
 	f.refusal = ""

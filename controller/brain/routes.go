@@ -19,6 +19,8 @@ type routesState struct {
 	byPrefix map[netip.Prefix]*routeState
 	wanted   []Route // from byPrefix, in order
 	basis    basis
+	// How often what the speaker is to know changed.
+	changes uint64
 	// Since this controller started, it was known what to announce.
 	decided bool
 	// The plan that the forwarder must have for them.
@@ -28,7 +30,7 @@ type routesState struct {
 	// Routes carry GRACEFUL_SHUTDOWN and go when its time is over; and when the
 	// first of them does that goes with a drained service, zero: none.
 	draining bool
-	drainEnd time.Time
+	drainEnd earliest
 	// Of the decision under way: why the next hops of a group are not known.
 	unresolved map[string]string
 	neighbors  map[netip.Addr]string // states of the BGP sessions
@@ -72,10 +74,11 @@ func (s *State) decideRoutes() {
 	}
 	s.routes.unresolved = map[string]string{}
 	present := make(map[netip.Prefix]bool, len(s.current.announceables))
-	why := s.whyNoRoutes()
-	s.routes.draining, s.routes.drainEnd = why.draining, time.Time{}
+	why, before := s.whyNoRoutes(), s.routes.changes
+	s.routes.draining, s.routes.drainEnd = why.draining, earliest{}
 	if why.undecided == "" && !s.routes.decided {
-		s.routes.decided, s.changed.RoutesChanged = true, true
+		s.routes.decided = true
+		s.routes.changes++
 	}
 	for _, a := range s.current.announceables {
 		present[a.Prefix] = true
@@ -87,8 +90,8 @@ func (s *State) decideRoutes() {
 			delete(s.routes.byPrefix, prefix)
 		}
 	}
-	if s.changed.RoutesChanged {
-		s.routes.wanted = s.listRoutes()
+	if s.routes.changes != before {
+		s.routes.wanted = s.routes.list()
 	}
 }
 
@@ -120,7 +123,7 @@ func (s *State) decideRoute(a config.Route, why whyNoRoutes) {
 	default:
 		reason = s.whyNotServed(a, r)
 	}
-	if d := s.routeDrain(a); d != nil && reason == "" {
+	if d := s.drains.of(a); d != nil && reason == "" {
 		route.GracefulShutdown = true
 		reason = s.drainRoute(d, r)
 	}
@@ -134,9 +137,7 @@ func (s *State) drainRoute(d *drain, r *routeState) string {
 		return d.outcome()
 	}
 	s.routes.draining = true
-	if s.routes.drainEnd.IsZero() || d.until.Before(s.routes.drainEnd) {
-		s.routes.drainEnd = d.until
-	}
+	s.routes.drainEnd.add(d.until)
 	return ""
 }
 
@@ -150,7 +151,7 @@ func (s *State) setRoute(r *routeState, route Route, desired bool, reason, withh
 		s.noteRoute(cmp.Or(route.Prefix, r.route.Prefix).String(), announced, reason)
 	}
 	if desired != r.desired || (desired && !route.Equal(r.route)) {
-		s.changed.RoutesChanged = true
+		s.routes.changes++
 	}
 	r.route, r.desired, r.announced, r.reason = route, desired, announced, reason
 }
@@ -161,7 +162,7 @@ func (s *State) noteRoute(prefix string, announced bool, reason string) {
 	case !s.current.config.Announces():
 	case !announced:
 		s.note("route", prefix, "announced", "withdrawn", reason)
-	case s.current.config.BGP != nil && !s.sessionUp():
+	case s.current.config.BGP != nil && !s.routes.sessionUp():
 		s.note("route", prefix, "withdrawn", "announced", "its services have backends; no BGP session is established yet")
 	default:
 		s.note("route", prefix, "withdrawn", "announced", "its services have backends")
@@ -173,7 +174,7 @@ func (s *State) whyNoRoutes() whyNoRoutes {
 	f := &s.forwarder
 	draining := s.machineDraining()
 	switch {
-	case s.machine.drain != nil && !draining:
+	case s.drains.machine != nil && !draining:
 		return whyNoRoutes{none: "the machine is drained"}
 	case !s.health.cutOffSince.IsZero():
 		return whyNoRoutes{none: "this machine is cut off: every pool fails and its gateway does not answer"}
@@ -210,14 +211,19 @@ func (s *State) whyUndecided() string {
 
 // machineDraining: routes are about to be withdrawn on purpose.
 func (s *State) machineDraining() bool {
-	return s.machine.drain != nil && s.now.Before(s.machineDrainEnd()) && s.announcesAnything()
+	return s.drains.machine != nil && s.now.Before(s.drains.machine.until) && s.routes.announceAnything()
 }
 
-// machineDrainEnd is when its routes are withdrawn.
-func (s *State) machineDrainEnd() time.Time { return s.machine.drain.until }
+// announce one of them.
+func (rs *routesState) announce(prefixes []netip.Prefix) bool {
+	return slices.ContainsFunc(prefixes, func(prefix netip.Prefix) bool {
+		r := rs.byPrefix[prefix]
+		return r != nil && r.announced
+	})
+}
 
-func (s *State) announcesAnything() bool {
-	for _, r := range s.routes.byPrefix {
+func (rs *routesState) announceAnything() bool {
+	for _, r := range rs.byPrefix {
 		if r.announced {
 			return true
 		}
@@ -299,9 +305,9 @@ func (s *State) whyGroupUnresolved(service *config.Service) string {
 	return reason
 }
 
-func (s *State) listRoutes() []Route {
+func (rs *routesState) list() []Route {
 	var routes []Route
-	for _, r := range s.routes.byPrefix {
+	for _, r := range rs.byPrefix {
 		if r.desired {
 			routes = append(routes, r.route)
 		}
