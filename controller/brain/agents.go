@@ -64,16 +64,16 @@ type agentsState struct {
 }
 
 func (e AgentSaid) apply(s *State) {
-	s.noteCounts(e)
+	s.buckets.count(e)
 	s.agentsChanged(s.agents.hear(e, &s.step))
 }
 
 // agentsChanged what they say, or have fallen silent.
 func (s *State) agentsChanged(backends []string) {
+	if s.current == nil {
+		return
+	}
 	for _, backend := range backends {
-		if s.current == nil {
-			return
-		}
 		s.health.due.add(s.current.poolsOfBackend[backend]...)
 		for _, service := range s.stateless() {
 			if slices.ContainsFunc(s.current.byName[service].Members, func(m config.Member) bool { return m.Backend.Name == backend }) {
@@ -143,19 +143,19 @@ func (a *agentsState) speaks(backend string) bool { return a.said[backend].speak
 // unknownMembers of a service, which it marks, each with a backend that may have connections, and whose
 // agent does not accept its packets, or the other way round. An agent that speaks a former
 // version's language is taken to accept all.
-func (s *State) unknownMembers(service *config.Service, situation *buckets.Situation) (unknown []UnknownBackend) {
-	if s.current.config.Agents == nil {
+func (a *agentsState) unknownMembers(in *inputs, m *buckets.Map, situation *buckets.Situation) (unknown []UnknownBackend) {
+	if in.config.Agents == nil {
 		return nil
 	}
-	holders := slices.DeleteFunc(s.buckets.maps[service.Name].Backends(), func(backend string) bool {
+	holders := slices.DeleteFunc(m.Backends(), func(backend string) bool {
 		return situation.Backends[backend].State != buckets.Alive
 	})
 	for i := range situation.Members {
-		m := &situation.Members[i]
-		isStranger := func(holder string) bool { return !s.agents.knowOneAnother(situation, m.Backend, holder) }
+		member := &situation.Members[i]
+		isStranger := func(holder string) bool { return !a.knowOneAnother(situation, member.Backend, holder) }
 		if at := slices.IndexFunc(holders, isStranger); at >= 0 {
-			m.Unknown = true
-			unknown = append(unknown, UnknownBackend{m.Backend, holders[at]})
+			member.Unknown = true
+			unknown = append(unknown, UnknownBackend{member.Backend, holders[at]})
 		}
 	}
 	return unknown

@@ -84,7 +84,7 @@ func (e AgreementSeen) apply(s *State) {
 		a.answersSince = s.now
 	}
 	a.seen, a.away = e.Seen, ""
-	if told := s.seenTold(); !told.Withdrawn && a.rejoined > 0 && told.Number >= a.rejoined {
+	if told := s.agreement.told(s.machineName()); !told.Withdrawn && a.rejoined > 0 && told.Number >= a.rejoined {
 		a.saidWithdrawn, a.rejoined = false, 0
 	}
 	switch {
@@ -151,7 +151,7 @@ func (s *State) isWithdrawn() bool {
 func (s *State) part(service string) *agreement.Part {
 	c, a := s.current.config, &s.agreement
 	p := &agreement.Part{
-		Machine: c.Machine.Name, Shard: c.Machine.Shard, Service: service, Machines: s.sharers(),
+		Machine: c.Machine.Name, Shard: c.Machine.Shard, Service: service, Machines: s.current.sharers(),
 		Own: s.buckets.maps[service], OwnUncertain: s.buckets.uncertain[service], Seen: a.seen, Away: a.away != "",
 	}
 	if a.seen == nil {
@@ -166,9 +166,9 @@ func (s *State) part(service string) *agreement.Part {
 }
 
 // sharers are the machines that the config names, this one first.
-func (s *State) sharers() []string {
-	names := []string{s.current.config.Machine.Name}
-	for _, peer := range s.current.config.Peers {
+func (in *inputs) sharers() []string {
+	names := []string{in.config.Machine.Name}
+	for _, peer := range in.config.Peers {
 		names = append(names, peer.Name)
 	}
 	return names
@@ -193,7 +193,7 @@ func (s *State) nextAgreed(service *config.Service, group *planv1.Group) *bucket
 	delete(s.agreement.proposals, service.Name)
 	if s.health.firstRound {
 		agreed := s.situation(service, s.votedGroup(service, group))
-		agreed.Counts = s.countsSince(service.Name, s.agreement.leadsSince)
+		agreed.Counts = s.buckets.countsSince(service.Name, s.agreement.leadsSince)
 		if proposal := p.Propose(agreed); proposal != nil {
 			s.agreement.proposals[service.Name] = proposal
 		}
@@ -221,8 +221,8 @@ func withoutOthers(m *buckets.Map, local buckets.Situation) *buckets.Map {
 
 // countsSince a machine has become the leader: those that came before were of a time
 // that the former leader's clock has noted.
-func (s *State) countsSince(service string, since time.Time) map[string]buckets.Count {
-	counts := maps.Clone(s.buckets.counts[service])
+func (b *bucketState) countsSince(service string, since time.Time) map[string]buckets.Count {
+	counts := maps.Clone(b.counts[service])
 	maps.DeleteFunc(counts, func(_ string, count buckets.Count) bool { return count.At.Before(since.Add(buckets.CountsAfter)) })
 	return counts
 }
@@ -245,7 +245,7 @@ func (s *State) votedGroup(service *config.Service, group *planv1.Group) *planv1
 				state = stateActive
 			}
 		}
-		if state == stateActive && (m.GetWeight() == 0 || len(seen.DrainedOn(m.GetBackend(), s.sharers())) > 0) {
+		if state == stateActive && (m.GetWeight() == 0 || len(seen.DrainedOn(m.GetBackend(), s.current.sharers())) > 0) {
 			state = stateDraining
 		}
 		voted.Members = append(voted.Members, &planv1.Member{Backend: m.GetBackend(), Weight: m.GetWeight(), State: state})
@@ -281,7 +281,7 @@ func (s *State) DrainedElsewhere(backend string) string {
 	if !s.current.agrees() || !hasBuckets {
 		return ""
 	}
-	others := s.agreement.seen.DrainedOn(backend, s.sharers()[1:])
+	others := s.agreement.seen.DrainedOn(backend, s.current.sharers()[1:])
 	if len(others) == 0 {
 		return ""
 	}
@@ -338,7 +338,7 @@ func (s *State) decideAgreement() *Agreement {
 	s.tellWithdrawal(next)
 	s.proposeRemovals(next)
 	// After one of a clock that has been set back since, too.
-	next.Told.Number = max(uint64(s.now.UnixNano()), s.seenTold().Number+1)
+	next.Told.Number = max(uint64(s.now.UnixNano()), s.agreement.told(s.machineName()).Number+1)
 	if a.wanted != nil {
 		next.Told.Number = max(next.Told.Number, a.wanted.Told.Number+1)
 	}
@@ -368,14 +368,14 @@ func (s *State) tellWithdrawal(next *Agreement) {
 		a.saidWithdrawn, a.rejoined = true, 0
 		return
 	}
-	stored := s.seenTold()
-	if !a.saidWithdrawn && !stored.Withdrawn {
+	stored := s.agreement.told(s.machineName())
+	if !s.isToldWithdrawn() {
 		return
 	}
 	a.saidWithdrawn = true
 	next.Rejoins = map[string]int64{}
 	for _, service := range s.stateless() {
-		m := s.seenMap(service)
+		m := s.agreement.stored(service)
 		if s.drains.machine != nil || !s.hasPresent(service, m) {
 			next.Told.Withdrawn, next.Rejoins = stored.Withdrawn, nil
 			a.rejoined = 0
@@ -383,6 +383,11 @@ func (s *State) tellWithdrawal(next *Agreement) {
 		}
 		next.Rejoins[service] = m.Revision
 	}
+}
+
+// isToldWithdrawn: etcd has this machine withdrawn, or may have.
+func (s *State) isToldWithdrawn() bool {
+	return s.agreement.saidWithdrawn || s.agreement.told(s.machineName()).Withdrawn
 }
 
 // hasPresent says whether the forwarder has the map that etcd holds; or there is none,
@@ -427,24 +432,24 @@ func (s *State) whyBucketsWait(service *config.Service) string {
 	switch {
 	case s.buckets.maps[service.Name] == nil:
 		return "waiting for the bucket map that the load balancers share: " + cmp.Or(a.away, "etcd has none yet that could be used")
-	case a.saidWithdrawn || s.seenTold().Withdrawn:
+	case s.isToldWithdrawn():
 		return "waiting until etcd says that packets come here again, so that moves of buckets wait for this machine: " + cmp.Or(a.away, "it takes the present bucket maps first")
 	}
 	return ""
 }
 
-func (s *State) seenTold() agreement.Told {
-	if s.agreement.seen == nil {
+func (a *agreementState) told(machine string) agreement.Told {
+	if a.seen == nil {
 		return agreement.Told{}
 	}
-	return s.agreement.seen.Told[s.machineName()]
+	return a.seen.Told[machine]
 }
 
-func (s *State) seenMap(service string) agreement.Stored {
-	if s.agreement.seen == nil {
+func (a *agreementState) stored(service string) agreement.Stored {
+	if a.seen == nil {
 		return agreement.Stored{}
 	}
-	return s.agreement.seen.Maps[service]
+	return a.seen.Maps[service]
 }
 
 // AgreementView is what people see of it, of one service.
@@ -516,7 +521,7 @@ func (s *State) situation(service *config.Service, group *planv1.Group) buckets.
 		}
 		situation.Backends[m.GetBackend()] = known
 	}
-	s.buckets.unknown[service.Name] = s.unknownMembers(service, &situation)
+	s.buckets.unknown[service.Name] = s.agents.unknownMembers(s.current, s.buckets.maps[service.Name], &situation)
 	situation.Counts = s.buckets.counts[service.Name]
 	situation.MoveAgeMax, situation.Now = s.current.config.MoveAgeMax, s.now
 	return situation

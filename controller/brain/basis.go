@@ -66,7 +66,7 @@ func (s *State) flush() {
 func (s *State) routesDue() bool {
 	f := &s.forwarder
 	return s.routes.basis.differs(s.planDecisions, s.drains.changes, s.speaker, f.health.Reason(), f.refusal, f.accepted, f.generation,
-		f.resolutions, s.agreement.away, s.agreement.saidWithdrawn || s.seenTold().Withdrawn) || s.routes.draining
+		f.resolutions, s.agreement.away, s.isToldWithdrawn()) || s.routes.draining
 }
 
 func (s *State) agreementDue() bool {

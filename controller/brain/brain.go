@@ -5,6 +5,10 @@
 //	probe results ─► dampen ─► pools ─► members ─► plan
 //	forwarder, gateway, commands ───────────────┴─► routes
 //
+// Peers, agents, members, health and drains each own their state: their methods are given what
+// they need of others. State has the parts, what joins them (the plan, bucket maps, routes) and
+// the order of a Step. What is decided anew, and when, is in basis.go.
+//
 // It is pure: it opens nothing, sends nothing, starts nothing and has no clock.
 // Every change of state has a reason that people see (Transition, View).
 //
@@ -155,7 +159,7 @@ type State struct {
 	agents    agentsState
 	members   membersState
 	// By group with a second chance; nil: no plan was seen yet.
-	tables map[string]groupTables
+	tables tablesState
 
 	// By what the plan was decided last, and how often it was. Since when it is outdated;
 	// zero: it is not.
@@ -250,7 +254,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 		s.buckets.due.add(s.stateless()...)
 	}
 	s.checkMembers()
-	s.checkBucketsDue()
+	s.buckets.check(now)
 	if s.agreement.again.isDue(now) {
 		s.buckets.due.add(s.stateless()...)
 	}

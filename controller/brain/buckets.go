@@ -62,16 +62,16 @@ func (e BucketMapsKept) apply(s *State) {
 	s.agreement.saidWithdrawn = e.Withdrawn
 }
 
-func (s *State) noteCounts(e AgentSaid) {
+func (b *bucketState) count(e AgentSaid) {
 	for service, byBucket := range e.Counts {
-		if m := s.buckets.maps[service]; m == nil || len(m.Steps) == 0 {
+		if m := b.maps[service]; m == nil || len(m.Steps) == 0 {
 			continue
 		}
-		if s.buckets.counts[service] == nil {
-			s.buckets.counts[service] = map[string]buckets.Count{}
+		if b.counts[service] == nil {
+			b.counts[service] = map[string]buckets.Count{}
 		}
-		s.buckets.counts[service][e.Backend] = buckets.Count{ByBucket: byBucket, At: e.Counted}
-		s.buckets.due.add(service)
+		b.counts[service][e.Backend] = buckets.Count{ByBucket: byBucket, At: e.Counted}
+		b.due.add(service)
 	}
 }
 
@@ -172,38 +172,38 @@ func (s *State) commitBuckets() {
 		}
 	}
 	clear(s.buckets.next)
-	s.buckets.closes = s.bucketsClose()
+	s.buckets.closes = s.buckets.firstClose(&s.step)
 }
 
-// bucketsClose is when the next move closes by its age. What should be closed and
+// firstClose is when the next move closes by its age. What should be closed and
 // is not waits for something else.
-func (s *State) bucketsClose() time.Time {
+func (b *bucketState) firstClose(at *step) time.Time {
 	var first earliest
-	for name, m := range s.buckets.maps {
-		if !s.isStateless(name) {
+	for name, m := range b.maps {
+		if !at.current.isStateless(name) {
 			continue
 		}
-		if due := m.Due(s.current.config.MoveAgeMax); due.After(s.now) {
+		if due := m.Due(at.current.config.MoveAgeMax); due.After(at.now) {
 			first.add(due)
 		}
 	}
 	return first.at
 }
 
-func (s *State) isStateless(name string) bool {
-	service := s.current.byName[name]
+func (in *inputs) isStateless(name string) bool {
+	service := in.byName[name]
 	return service != nil && service.Mode == config.ModeStateless
 }
 
-// checkBucketsDue by time.
-func (s *State) checkBucketsDue() {
-	if s.buckets.closes.IsZero() || s.now.Before(s.buckets.closes) {
+// check by time.
+func (b *bucketState) check(now time.Time) {
+	if b.closes.IsZero() || now.Before(b.closes) {
 		return
 	}
-	s.buckets.closes = time.Time{}
-	for name, m := range s.buckets.maps {
+	b.closes = time.Time{}
+	for name, m := range b.maps {
 		if len(m.Steps) > 0 {
-			s.buckets.due.add(name)
+			b.due.add(name)
 		}
 	}
 }
@@ -211,7 +211,7 @@ func (s *State) checkBucketsDue() {
 // acknowledgeBuckets of a plan that the forwarder has taken.
 func (s *State) acknowledgeBuckets(generations map[string]uint64) {
 	for name := range s.buckets.maps {
-		if _, isThere := generations[name]; !isThere && !s.isStateless(name) {
+		if _, isThere := generations[name]; !isThere && !s.current.isStateless(name) {
 			delete(s.buckets.maps, name)
 			delete(s.buckets.counts, name)
 			delete(s.buckets.uncertain, name)
@@ -244,7 +244,7 @@ func (s *State) renumberBuckets() {
 
 func (s *State) viewBuckets(service string) *BucketsView {
 	m := s.buckets.maps[service]
-	if m == nil || !s.isStateless(service) {
+	if m == nil || !s.current.isStateless(service) {
 		return nil
 	}
 	return &BucketsView{
@@ -255,13 +255,13 @@ func (s *State) viewBuckets(service string) *BucketsView {
 
 // changedBuckets says which service's number of buckets differs from what runs:
 // all its connections would change their backends. Empty: none does.
-func (s *State) changedBuckets(c *config.Config) (problem string) {
-	if s.current == nil {
+func (in *inputs) changedBuckets(c *config.Config) (problem string) {
+	if in == nil {
 		return ""
 	}
 	for i := range c.Services {
 		next := &c.Services[i]
-		now := s.current.byName[next.Name]
+		now := in.byName[next.Name]
 		if now != nil && now.Buckets != 0 && next.Buckets != 0 && now.Buckets != next.Buckets {
 			return fmt.Sprintf("services[%d].buckets: %d in place of %d would move every connection of %s: remove the service and add it under another name, or leave the number", i, next.Buckets, now.Buckets, next.Name)
 		}

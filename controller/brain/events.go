@@ -115,7 +115,7 @@ type (
 )
 
 func (e ConfigLoaded) apply(s *State) {
-	if problem := s.changedBuckets(e.Config); problem != "" {
+	if problem := s.current.changedBuckets(e.Config); problem != "" {
 		ConfigRefused{Problem: problem}.apply(s)
 		return
 	}

@@ -51,7 +51,7 @@ type RouteChange struct {
 // Snapshot copies what the state decides by: all that the brain changes in place.
 func (s *State) Snapshot() Snapshot {
 	c := *s
-	c.transitions = nil
+	c.transitions, c.buckets.changed = nil, nil
 	h, f, b := &c.health, &c.forwarder, &c.buckets
 	copyMaps(&h.due.names, &h.drained, &h.warned, &b.due.names, &b.uncertain, &b.lacking, &c.peers.inherited)
 	copyMaps(&h.active, &f.running.active)
@@ -71,7 +71,7 @@ func (s *State) Snapshot() Snapshot {
 	copyMaps(&c.members.pools)
 	copyMaps(&c.members.kept)
 	copyMaps(&c.agents.said)
-	copyMaps(&c.tables)
+	c.tables = maps.Clone(c.tables)
 	copyMaps(&f.pending)
 	copyMaps(&f.unresolved)
 	copyMaps(&c.routes.neighbors)

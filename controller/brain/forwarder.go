@@ -51,7 +51,7 @@ func (e ForwarderConnected) apply(s *State) {
 	s.peers.inherit(e.Plan)
 	s.inheritBuckets(e.Plan)
 	if s.tables == nil {
-		s.tables = s.tablesAfter(e.Plan, true)
+		s.tables = s.tables.after(e.Plan, true)
 	}
 	s.raiseGeneration(e.Plan.GetGeneration())
 	if s.forwarder.wanted != nil && e.Plan.GetGeneration() == s.forwarder.wanted.Generation {

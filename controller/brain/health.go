@@ -512,8 +512,8 @@ func (h *healthState) inheritVerdicts(at *step) {
 		if d.former != unknown || d.inherited {
 			continue
 		}
-		for _, at := range t.For {
-			if former, known := h.inherited[backendKey{at.Backend, t.Backend()}]; known {
+		for _, of := range t.For {
+			if former, known := h.inherited[backendKey{of.Backend, t.Backend()}]; known {
 				d.inherit(former.up, former.from)
 				break
 			}

@@ -30,7 +30,7 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 		return
 	}
 	plan := s.nextPlan(changed)
-	isWanted := plan == s.forwarder.wanted || s.forwarder.wantedOf != s.current && !s.wantedIsRefused() && proto.Equal(plan, s.forwarder.wanted)
+	isWanted := plan == s.forwarder.wanted || s.forwarder.wantedOf != s.current && !s.forwarder.wantedIsRefused() && proto.Equal(plan, s.forwarder.wanted)
 	if s.forwarder.wanted != nil && s.forwarder.wanted.Generation == s.forwarder.numbered && isWanted {
 		s.forwarder.wantedOf = s.current
 		s.commitBuckets()
@@ -45,15 +45,15 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 	plan.Generation = s.forwarder.numbered
 	s.forwarder.wanted, s.forwarder.wantedOf = plan, s.current
 	s.commitBuckets()
-	s.tables = s.tablesAfter(plan, s.health.firstRound)
+	s.tables = s.tables.after(plan, s.health.firstRound)
 	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, probing: plan.Probing, active: activeGroups(plan), maps: s.bucketGenerations(plan)}
 }
 
 // wantedIsRefused: the forwarder has refused the wanted plan. It is offered anew by another
 // config that comes to the same.
-func (s *State) wantedIsRefused() bool {
-	_, isPending := s.forwarder.pending[s.forwarder.numbered]
-	return s.forwarder.accepted != s.forwarder.numbered && !isPending
+func (f *forwarderState) wantedIsRefused() bool {
+	_, isPending := f.pending[f.numbered]
+	return f.accepted != f.numbered && !isPending
 }
 
 // servePlanAlready: the config has changed, but the plan is the same by both.
@@ -81,7 +81,7 @@ func (s *State) compileStates() compile.States {
 	return compile.States{
 		Backend: s.health.planState, Fifths: s.health.fifthsOf, Use: s.health.useOfGroup, PeerHealthy: s.peers.isHealthy,
 		PeerAddresses: s.peers.addresses, SpillDown: s.peers.spillDown, BucketMap: s.nextBuckets, BucketsDue: s.bucketsDue,
-		Tables: s.formerTables,
+		Tables: s.tables.former,
 	}
 }
 

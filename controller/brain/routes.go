@@ -86,7 +86,7 @@ func (s *State) decideRoutes() {
 	}
 	for prefix, r := range s.routes.byPrefix {
 		if !present[prefix] {
-			s.setRoute(r, Route{}, false, "no service here has it any more", "")
+			s.routes.set(&s.step, r, Route{}, false, "no service here has it any more", "")
 			delete(s.routes.byPrefix, prefix)
 		}
 	}
@@ -104,7 +104,7 @@ func (s *State) decideRoute(a config.Route, why whyNoRoutes) {
 	}
 	r.services = a.Services
 	if why.undecided != "" {
-		s.setRoute(r, r.route, r.desired, "", why.undecided)
+		s.routes.set(&s.step, r, r.route, r.desired, "", why.undecided)
 		return
 	}
 	if r.inherited {
@@ -125,47 +125,47 @@ func (s *State) decideRoute(a config.Route, why whyNoRoutes) {
 	}
 	if d := s.drains.of(a); d != nil && reason == "" {
 		route.GracefulShutdown = true
-		reason = s.drainRoute(d, r)
+		reason = s.routes.drain(d, r, s.now)
 	}
-	s.setRoute(r, route, reason == "", reason, why.withheld)
+	s.routes.set(&s.step, r, route, reason == "", reason, why.withheld)
 }
 
-// drainRoute of services that are drained: it goes when the time of that is over,
+// drain of services that are drained: it goes when the time of that is over,
 // at once if it is not announced.
-func (s *State) drainRoute(d *drain, r *routeState) string {
-	if !r.announced || !s.now.Before(d.until) {
+func (rs *routesState) drain(d *drain, r *routeState, now time.Time) string {
+	if !r.announced || !now.Before(d.until) {
 		return d.outcome()
 	}
-	s.routes.draining = true
-	s.routes.drainEnd.add(d.until)
+	rs.draining = true
+	rs.drainEnd.add(d.until)
 	return ""
 }
 
-// setRoute notes what was decided. A route that is desired is not announced
+// set notes what was decided. A route that is desired is not announced
 // while something withholds it.
-func (s *State) setRoute(r *routeState, route Route, desired bool, reason, withheld string) {
+func (rs *routesState) set(at *step, r *routeState, route Route, desired bool, reason, withheld string) {
 	announced := desired && withheld == ""
 	reason = cmp.Or(withheld, reason)
 	if announced != r.announced {
-		r.since = s.now
-		s.noteRoute(cmp.Or(route.Prefix, r.route.Prefix).String(), announced, reason)
+		r.since = at.now
+		rs.note(at, cmp.Or(route.Prefix, r.route.Prefix).String(), announced, reason)
 	}
 	if desired != r.desired || (desired && !route.Equal(r.route)) {
-		s.routes.changes++
+		rs.changes++
 	}
 	r.route, r.desired, r.announced, r.reason = route, desired, announced, reason
 }
 
-// noteRoute where routers can have it.
-func (s *State) noteRoute(prefix string, announced bool, reason string) {
+// note where routers can have it.
+func (rs *routesState) note(at *step, prefix string, announced bool, reason string) {
 	switch {
-	case !s.current.config.Announces():
+	case !at.current.config.Announces():
 	case !announced:
-		s.note("route", prefix, "announced", "withdrawn", reason)
-	case s.current.config.BGP != nil && !s.routes.sessionUp():
-		s.note("route", prefix, "withdrawn", "announced", "its services have backends; no BGP session is established yet")
+		at.note("route", prefix, "announced", "withdrawn", reason)
+	case at.current.config.BGP != nil && !rs.sessionUp():
+		at.note("route", prefix, "withdrawn", "announced", "its services have backends; no BGP session is established yet")
 	default:
-		s.note("route", prefix, "withdrawn", "announced", "its services have backends")
+		at.note("route", prefix, "withdrawn", "announced", "its services have backends")
 	}
 }
 
@@ -244,7 +244,7 @@ func (s *State) whyNotServed(a config.Route, r *routeState) string {
 			if why != "" {
 				reason = "too few backends: " + why
 			}
-		case !s.runs(a.Prefix, name, keeps):
+		case !s.forwarder.serves(s.current, a.Prefix, name, keeps):
 			reason = "waiting for the forwarder to accept the plan that serves it"
 		case s.whyBucketsWait(service) != "":
 			reason = s.whyBucketsWait(service)
@@ -255,11 +255,11 @@ func (s *State) whyNotServed(a config.Route, r *routeState) string {
 	return reason
 }
 
-// runs: the plan that the forwarder has accepted serves the prefix already.
-func (s *State) runs(prefix netip.Prefix, service string, keeps bool) bool {
-	running := s.forwarder.running
+// serves: the plan that the forwarder has accepted serves the prefix already.
+func (f *forwarderState) serves(in *inputs, prefix netip.Prefix, service string, keeps bool) bool {
+	running := f.running
 	return running.inputs != nil && running.inputs.offers[offer{prefix, service}] &&
-		(keeps || running.active[running.inputs.byName[service].Group] >= s.current.byName[service].BackendsMin)
+		(keeps || running.active[running.inputs.byName[service].Group] >= in.byName[service].BackendsMin)
 }
 
 func keepsRoute(service *config.Service) bool {
