@@ -250,12 +250,9 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	s.health.checkAgain(&s.step)
 	silent, allHeard := s.agents.check(now)
 	s.agentsChanged(silent)
-	if allHeard {
-		s.buckets.due.add(s.stateless()...)
-	}
 	s.checkMembers()
 	s.buckets.check(now)
-	if s.agreement.again.isDue(now) {
+	if allHeard || s.agreement.again.isDue(now) {
 		s.buckets.due.add(s.stateless()...)
 	}
 	if s.planDue() {
