@@ -15,34 +15,29 @@ func (e *earliest) add(t time.Time) {
 	}
 }
 
-func (s *State) setJudgeAgain(pool string, again earliest) {
+func (e earliest) isDue(now time.Time) bool { return !e.at.IsZero() && !now.Before(e.at) }
+
+func (h *healthState) setJudgeAgain(pool string, again earliest) {
 	if again.at.IsZero() {
-		delete(s.health.judgeAgain, pool)
+		delete(h.judgeAgain, pool)
 		return
 	}
-	s.health.judgeAgain[pool] = again.at
-	first := earliest{s.health.againFirst}
-	first.add(again.at)
-	s.health.againFirst = first.at
+	h.judgeAgain[pool] = again.at
+	h.againFirst.add(again.at)
 }
 
-// checkJudgeAgain goes over the pools only when the first of them is due.
-func (s *State) checkJudgeAgain() {
-	if s.health.againFirst.IsZero() || s.now.Before(s.health.againFirst) {
+// checkAgain goes over the pools only when the first of them is due.
+func (h *healthState) checkAgain(at *step) {
+	if !h.againFirst.isDue(at.now) {
 		return
 	}
-	var due []string
-	var next earliest
-	for pool, at := range s.health.judgeAgain {
-		if s.now.Before(at) {
-			next.add(at)
+	h.againFirst = earliest{}
+	for pool, again := range h.judgeAgain {
+		if at.now.Before(again) {
+			h.againFirst.add(again)
 		} else {
-			due = append(due, pool)
-			delete(s.health.judgeAgain, pool)
+			h.due.add(pool)
+			delete(h.judgeAgain, pool)
 		}
-	}
-	s.health.againFirst = next.at
-	if len(due) > 0 {
-		s.markPoolsDirty(due)
 	}
 }

@@ -60,122 +60,124 @@ type agentsState struct {
 	// Agents that do not speak are not waited for any more.
 	allHeard bool
 	// When one may fall silent, or all are heard; zero: nothing is waited for.
-	again time.Time
+	again earliest
 }
 
 func (e AgentSaid) apply(s *State) {
-	s.routesUnaffected = true
-	s.noteCounts(e)
-	s.noteAgent(e.Backend, e)
+	s.buckets.count(e)
+	s.agentsChanged(s.agents.hear(e, &s.step))
+}
+
+// agentsChanged what they say, or have fallen silent.
+func (s *State) agentsChanged(backends []string) {
 	if s.current == nil {
 		return
 	}
-	e.VIPsLacking = 0 // of that backend's services
-	for own := range e.Own {
-		for _, backend := range s.current.backendsAt[own] {
-			if backend != e.Backend {
-				s.noteAgent(backend, e)
+	for _, backend := range backends {
+		s.health.due.add(s.current.poolsOfBackend[backend]...)
+		for _, service := range s.stateless() {
+			if slices.ContainsFunc(s.current.byName[service].Members, func(m config.Member) bool { return m.Backend.Name == backend }) {
+				s.buckets.due.add(service)
 			}
 		}
 	}
 }
 
-// noteAgent of one of its backends.
-func (s *State) noteAgent(backend string, e AgentSaid) {
-	former := s.agents.said[backend]
-	now := agentSaid{at: s.now, speaks: e.Serves, accepts: e.Accepts, lacking: e.VIPsLacking}
-	s.agents.said[backend] = now
-	if until := s.now.Add(speaksFor); s.agents.again.IsZero() || until.Before(s.agents.again) {
-		s.agents.again = until
+// hear an agent, and return the backends whose agent says another thing than before.
+func (a *agentsState) hear(e AgentSaid, at *step) (changed []string) {
+	if a.hearOf(e.Backend, e, at.now) {
+		changed = append(changed, e.Backend)
 	}
-	if now.speaks != former.speaks || former.at.IsZero() || !maps.Equal(now.accepts, former.accepts) {
-		s.agentChanged(backend)
+	if at.current == nil {
+		return changed
 	}
+	e.VIPsLacking = 0 // of that backend's services
+	for own := range e.Own {
+		for _, backend := range at.current.backendsAt[own] {
+			if backend != e.Backend && a.hearOf(backend, e, at.now) {
+				changed = append(changed, backend)
+			}
+		}
+	}
+	return changed
 }
 
-// checkAgents by time: for silence, and when all were heard that speak.
-func (s *State) checkAgents() {
-	if s.agents.again.IsZero() || s.now.Before(s.agents.again) {
-		return
+// hearOf one of its backends, and report whether it says another thing than before.
+func (a *agentsState) hearOf(backend string, e AgentSaid, now time.Time) (isNews bool) {
+	former := a.said[backend]
+	said := agentSaid{at: now, speaks: e.Serves, accepts: e.Accepts, lacking: e.VIPsLacking}
+	a.said[backend] = said
+	a.again.add(now.Add(speaksFor))
+	return said.speaks != former.speaks || former.at.IsZero() || !maps.Equal(said.accepts, former.accepts)
+}
+
+// check by time: which have fallen silent, and whether from now on all were heard that speak.
+func (a *agentsState) check(now time.Time) (silent []string, allHeard bool) {
+	if !a.again.isDue(now) {
+		return nil, false
 	}
-	var next earliest
-	for backend, said := range s.agents.said {
+	a.again = earliest{}
+	for backend, said := range a.said {
 		switch until := said.at.Add(speaksFor); {
 		case !said.speaks:
-		case until.After(s.now):
-			next.add(until)
+		case until.After(now):
+			a.again.add(until)
 		default:
 			said.speaks = false
-			s.agents.said[backend] = said
-			s.agentChanged(backend)
+			a.said[backend] = said
+			silent = append(silent, backend)
 		}
 	}
-	if heard := s.agents.since.Add(heardAfter); heard.After(s.now) {
-		next.add(heard)
-	} else if !s.agents.allHeard {
-		s.agents.allHeard = true
-		for _, service := range s.stateless() {
-			s.markBucketsDue(service)
-		}
+	if heard := a.since.Add(heardAfter); heard.After(now) {
+		a.again.add(heard)
+	} else if !a.allHeard {
+		a.allHeard, allHeard = true, true
 	}
-	s.agents.again = next.at
+	return silent, allHeard
 }
 
-// agentChanged what it says, or has fallen silent.
-func (s *State) agentChanged(backend string) {
-	if s.current == nil {
-		return
-	}
-	s.markPoolsDirty(s.current.poolsOfBackend[backend])
-	for _, service := range s.stateless() {
-		if slices.ContainsFunc(s.current.byName[service].Members, func(m config.Member) bool { return m.Backend.Name == backend }) {
-			s.markBucketsDue(service)
-		}
-	}
-}
-
-// drains: the backend's probes fail, and its agent speaks. It is not dead, and its
+// speaks: a backend whose probes fail is not dead while its agent speaks, and its
 // connections stay.
-func (s *State) drains(backend string) bool { return s.agents.said[backend].speaks }
+func (a *agentsState) speaks(backend string) bool { return a.said[backend].speaks }
 
 // unknownMembers of a service, which it marks, each with a backend that may have connections, and whose
 // agent does not accept its packets, or the other way round. An agent that speaks a former
 // version's language is taken to accept all.
-func (s *State) unknownMembers(service *config.Service, situation *buckets.Situation) (unknown []UnknownBackend) {
-	if s.current.config.Agents == nil {
+func (a *agentsState) unknownMembers(in *inputs, m *buckets.Map, situation *buckets.Situation) (unknown []UnknownBackend) {
+	if in.config.Agents == nil {
 		return nil
 	}
-	holders := slices.DeleteFunc(s.buckets.maps[service.Name].Backends(), func(backend string) bool {
+	holders := slices.DeleteFunc(m.Backends(), func(backend string) bool {
 		return situation.Backends[backend].State != buckets.Alive
 	})
 	for i := range situation.Members {
-		m := &situation.Members[i]
-		isStranger := func(holder string) bool { return !s.knowOneAnother(situation, m.Backend, holder) }
+		member := &situation.Members[i]
+		isStranger := func(holder string) bool { return !a.knowOneAnother(situation, member.Backend, holder) }
 		if at := slices.IndexFunc(holders, isStranger); at >= 0 {
-			m.Unknown = true
-			unknown = append(unknown, UnknownBackend{m.Backend, holders[at]})
+			member.Unknown = true
+			unknown = append(unknown, UnknownBackend{member.Backend, holders[at]})
 		}
 	}
 	return unknown
 }
 
-func (s *State) knowOneAnother(situation *buckets.Situation, a, b string) bool {
-	return a == b || s.accepts(a, situation.Backends[b].Address) && s.accepts(b, situation.Backends[a].Address)
+func (a *agentsState) knowOneAnother(situation *buckets.Situation, x, y string) bool {
+	return x == y || a.accepts(x, situation.Backends[y].Address) && a.accepts(y, situation.Backends[x].Address)
 }
 
 // accepts: the agent of a backend takes the packets of one with that address.
-func (s *State) accepts(backend string, other netip.Addr) bool {
-	said := s.agents.said[backend]
+func (a *agentsState) accepts(backend string, other netip.Addr) bool {
+	said := a.said[backend]
 	if said.at.IsZero() {
-		return s.agents.allHeard // else it is not known yet
+		return a.allHeard // else it is not known yet
 	}
 	return said.accepts == nil || said.accepts[config.AgentAddressOf(other)]
 }
 
-// silentAgents of backends that need theirs, in order of name.
-func (s *State) silentAgents() (silent []string) {
-	for backend := range s.current.needAgents {
-		if s.isSilent(backend) {
+// silent agents of backends that need theirs, in order of name.
+func (a *agentsState) silent(at *step) (silent []string) {
+	for backend := range at.current.needAgents {
+		if a.isSilent(backend, at.now) {
 			silent = append(silent, backend)
 		}
 	}
@@ -183,10 +185,10 @@ func (s *State) silentAgents() (silent []string) {
 	return silent
 }
 
-// agentsBehind the config: they lack VIPs of their services. In order of name.
-func (s *State) agentsBehind() (behind []string) {
-	for backend, said := range s.agents.said {
-		if said.lacking > 0 && !s.isSilent(backend) && s.current.poolsOfBackend[backend] != nil {
+// behind the config: they lack VIPs of their services. In order of name.
+func (a *agentsState) behind(at *step) (behind []string) {
+	for backend, said := range a.said {
+		if said.lacking > 0 && !a.isSilent(backend, at.now) && at.current.poolsOfBackend[backend] != nil {
 			behind = append(behind, backend)
 		}
 	}
@@ -194,11 +196,11 @@ func (s *State) agentsBehind() (behind []string) {
 	return behind
 }
 
-func (s *State) isSilent(backend string) bool {
-	if said := s.agents.said[backend]; !said.at.IsZero() {
-		return s.now.Sub(said.at) > silentAfter
+func (a *agentsState) isSilent(backend string, now time.Time) bool {
+	if said := a.said[backend]; !said.at.IsZero() {
+		return now.Sub(said.at) > silentAfter
 	}
-	return s.now.Sub(s.agents.since) > heardAfter
+	return now.Sub(a.since) > heardAfter
 }
 
 // CountInterval is how often agents are to count.

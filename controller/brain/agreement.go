@@ -60,16 +60,15 @@ type agreementState struct {
 	// It has answered, and this machine has led, since then; zero: not now.
 	answersSince, leadsSince time.Time
 	proposals                map[string]*agreement.Proposal
-	// What is wanted in etcd; nil: not decided yet.
+	// What is wanted in etcd, and by what this was decided; nil: nothing.
 	wanted *Agreement
-	// It may differ from what would be decided now.
-	dirty bool
+	basis  basis
 	// Withdrawn was wanted of etcd, by this controller or by one before it; and the number
 	// of what said afterwards that packets come again, 0: nothing did.
 	saidWithdrawn bool
 	rejoined      uint64
 	// By the Step before, when time alone changes something; zero: it does not.
-	again time.Time
+	again earliest
 }
 
 // agrees: buckets are assigned together with other machines.
@@ -80,13 +79,12 @@ func (in *inputs) agrees() bool {
 func (e AgreementSeen) apply(s *State) {
 	a := &s.agreement
 	former := a.seen
-	s.routesUnaffected = former != nil && former.Told[s.machineName()].Number == e.Seen.Told[s.machineName()].Number
 	wasAway := a.away != "" || former == nil
 	if wasAway {
 		a.answersSince = s.now
 	}
-	a.seen, a.away, a.dirty = e.Seen, "", true
-	if told := s.seenTold(); !told.Withdrawn && a.rejoined > 0 && told.Number >= a.rejoined {
+	a.seen, a.away = e.Seen, ""
+	if told := s.agreement.told(s.machineName()); !told.Withdrawn && a.rejoined > 0 && told.Number >= a.rejoined {
 		a.saidWithdrawn, a.rejoined = false, 0
 	}
 	switch {
@@ -102,38 +100,26 @@ func (e AgreementSeen) apply(s *State) {
 		!reflect.DeepEqual(former.Told, e.Seen.Told) || !reflect.DeepEqual(former.Verdicts, e.Seen.Verdicts)
 	for _, service := range s.stateless() {
 		if isNews || former.Maps[service].Revision != e.Seen.Maps[service].Revision {
-			s.markBucketsDue(service)
+			s.buckets.due.add(service)
 		}
 	}
 }
 
 func (e AgreementAway) apply(s *State) {
-	s.routesUnaffected = true
 	if s.agreement.away == e.Reason {
 		return
 	}
 	if s.agreement.away == "" {
 		s.note("buckets", "etcd", "answers", "lost", e.Reason)
 	}
-	s.agreement.away, s.agreement.dirty = e.Reason, true
+	s.agreement.away = e.Reason
 	s.agreement.leadsSince = time.Time{}
-	for _, service := range s.stateless() {
-		s.markBucketsDue(service)
-	}
-}
-
-// stateless services here.
-func (s *State) stateless() []string {
-	if s.current == nil {
-		return nil
-	}
-	return s.current.stateless
+	s.buckets.due.add(s.stateless()...)
 }
 
 // agreeAgain is when time alone is the next to change something; zero: it does not.
-func (s *State) agreeAgain() time.Time {
+func (s *State) agreeAgain() (next earliest) {
 	a := &s.agreement
-	var next earliest
 	if s.current.agrees() && a.seen != nil && a.away == "" {
 		for _, after := range []time.Duration{registeredAfter, waitedAfter} {
 			if at := a.answersSince.Add(after); at.After(s.now) {
@@ -144,40 +130,28 @@ func (s *State) agreeAgain() time.Time {
 	if at := s.withdrawnAt(); at.After(s.now) {
 		next.add(at)
 	}
-	return next.at
+	return next
 }
 
 // withdrawnAt is when routers have moved away from this machine, which is drained by
 // command; zero: it is not.
 func (s *State) withdrawnAt() time.Time {
-	if s.machine.drain == nil {
+	if s.drains.machine == nil {
 		return time.Time{}
 	}
-	return s.machineDrainEnd().Add(withdrawnAfter)
+	return s.drains.machine.until.Add(withdrawnAfter)
 }
 
 func (s *State) isWithdrawn() bool {
 	at := s.withdrawnAt()
-	return !at.IsZero() && !s.now.Before(at) && !s.announcesAnything()
-}
-
-// checkAgreementDue by time.
-func (s *State) checkAgreementDue() {
-	a := &s.agreement
-	if a.again.IsZero() || s.now.Before(a.again) {
-		return
-	}
-	a.dirty = true
-	for _, service := range s.stateless() {
-		s.markBucketsDue(service)
-	}
+	return !at.IsZero() && !s.now.Before(at) && !s.routes.announceAnything()
 }
 
 // part of this machine in a service's map.
 func (s *State) part(service string) *agreement.Part {
 	c, a := s.current.config, &s.agreement
 	p := &agreement.Part{
-		Machine: c.Machine.Name, Shard: c.Machine.Shard, Service: service, Machines: s.sharers(),
+		Machine: c.Machine.Name, Shard: c.Machine.Shard, Service: service, Machines: s.current.sharers(),
 		Own: s.buckets.maps[service], OwnUncertain: s.buckets.uncertain[service], Seen: a.seen, Away: a.away != "",
 	}
 	if a.seen == nil {
@@ -192,9 +166,9 @@ func (s *State) part(service string) *agreement.Part {
 }
 
 // sharers are the machines that the config names, this one first.
-func (s *State) sharers() []string {
-	names := []string{s.current.config.Machine.Name}
-	for _, peer := range s.current.config.Peers {
+func (in *inputs) sharers() []string {
+	names := []string{in.config.Machine.Name}
+	for _, peer := range in.config.Peers {
 		names = append(names, peer.Name)
 	}
 	return names
@@ -216,11 +190,10 @@ func (s *State) nextAgreed(service *config.Service, group *planv1.Group) *bucket
 	case run == nil || run.MadeOf == 0: // else it is still what was made without others
 		delete(s.buckets.lacking, service.Name)
 	}
-	s.agreement.dirty = true
 	delete(s.agreement.proposals, service.Name)
 	if s.health.firstRound {
 		agreed := s.situation(service, s.votedGroup(service, group))
-		agreed.Counts = s.countsSince(service.Name, s.agreement.leadsSince)
+		agreed.Counts = s.buckets.countsSince(service.Name, s.agreement.leadsSince)
 		if proposal := p.Propose(agreed); proposal != nil {
 			s.agreement.proposals[service.Name] = proposal
 		}
@@ -248,8 +221,8 @@ func withoutOthers(m *buckets.Map, local buckets.Situation) *buckets.Map {
 
 // countsSince a machine has become the leader: those that came before were of a time
 // that the former leader's clock has noted.
-func (s *State) countsSince(service string, since time.Time) map[string]buckets.Count {
-	counts := maps.Clone(s.buckets.counts[service])
+func (b *bucketState) countsSince(service string, since time.Time) map[string]buckets.Count {
+	counts := maps.Clone(b.counts[service])
 	maps.DeleteFunc(counts, func(_ string, count buckets.Count) bool { return count.At.Before(since.Add(buckets.CountsAfter)) })
 	return counts
 }
@@ -272,7 +245,7 @@ func (s *State) votedGroup(service *config.Service, group *planv1.Group) *planv1
 				state = stateActive
 			}
 		}
-		if state == stateActive && (m.GetWeight() == 0 || len(seen.DrainedOn(m.GetBackend(), s.sharers())) > 0) {
+		if state == stateActive && (m.GetWeight() == 0 || len(seen.DrainedOn(m.GetBackend(), s.current.sharers())) > 0) {
 			state = stateDraining
 		}
 		voted.Members = append(voted.Members, &planv1.Member{Backend: m.GetBackend(), Weight: m.GetWeight(), State: state})
@@ -289,8 +262,8 @@ func (s *State) vote(member config.Member, m *planv1.Member) agreement.Vote {
 		return agreement.Keeps
 	case stateDown:
 		switch {
-		case !s.judgedBefore(member):
-		case s.drains(m.GetBackend()):
+		case !s.health.judgedBefore(&s.step, member):
+		case s.agents.speaks(m.GetBackend()):
 			return agreement.Keeps
 		default:
 			return agreement.Down
@@ -308,7 +281,7 @@ func (s *State) DrainedElsewhere(backend string) string {
 	if !s.current.agrees() || !hasBuckets {
 		return ""
 	}
-	others := s.agreement.seen.DrainedOn(backend, s.sharers()[1:])
+	others := s.agreement.seen.DrainedOn(backend, s.current.sharers()[1:])
 	if len(others) == 0 {
 		return ""
 	}
@@ -346,10 +319,9 @@ func (s *State) verdicts() agreement.Verdicts {
 // decideAgreement is what this machine is to have in etcd; nil: it shares nothing.
 func (s *State) decideAgreement() *Agreement {
 	a := &s.agreement
-	if !a.dirty {
+	if !s.agreementDue() {
 		return a.wanted
 	}
-	a.dirty = false
 	if !s.current.agrees() || !s.forwarder.met {
 		a.wanted = nil
 		return nil
@@ -366,7 +338,7 @@ func (s *State) decideAgreement() *Agreement {
 	s.tellWithdrawal(next)
 	s.proposeRemovals(next)
 	// After one of a clock that has been set back since, too.
-	next.Told.Number = max(uint64(s.now.UnixNano()), s.seenTold().Number+1)
+	next.Told.Number = max(uint64(s.now.UnixNano()), s.agreement.told(s.machineName()).Number+1)
 	if a.wanted != nil {
 		next.Told.Number = max(next.Told.Number, a.wanted.Told.Number+1)
 	}
@@ -396,21 +368,26 @@ func (s *State) tellWithdrawal(next *Agreement) {
 		a.saidWithdrawn, a.rejoined = true, 0
 		return
 	}
-	stored := s.seenTold()
-	if !a.saidWithdrawn && !stored.Withdrawn {
+	stored := s.agreement.told(s.machineName())
+	if !s.isToldWithdrawn() {
 		return
 	}
 	a.saidWithdrawn = true
 	next.Rejoins = map[string]int64{}
 	for _, service := range s.stateless() {
-		m := s.seenMap(service)
-		if s.machine.drain != nil || !s.hasPresent(service, m) {
+		m := s.agreement.stored(service)
+		if s.drains.machine != nil || !s.hasPresent(service, m) {
 			next.Told.Withdrawn, next.Rejoins = stored.Withdrawn, nil
 			a.rejoined = 0
 			return
 		}
 		next.Rejoins[service] = m.Revision
 	}
+}
+
+// isToldWithdrawn: etcd has this machine withdrawn, or may have.
+func (s *State) isToldWithdrawn() bool {
+	return s.agreement.saidWithdrawn || s.agreement.told(s.machineName()).Withdrawn
 }
 
 // hasPresent says whether the forwarder has the map that etcd holds; or there is none,
@@ -455,24 +432,24 @@ func (s *State) whyBucketsWait(service *config.Service) string {
 	switch {
 	case s.buckets.maps[service.Name] == nil:
 		return "waiting for the bucket map that the load balancers share: " + cmp.Or(a.away, "etcd has none yet that could be used")
-	case a.saidWithdrawn || s.seenTold().Withdrawn:
+	case s.isToldWithdrawn():
 		return "waiting until etcd says that packets come here again, so that moves of buckets wait for this machine: " + cmp.Or(a.away, "it takes the present bucket maps first")
 	}
 	return ""
 }
 
-func (s *State) seenTold() agreement.Told {
-	if s.agreement.seen == nil {
+func (a *agreementState) told(machine string) agreement.Told {
+	if a.seen == nil {
 		return agreement.Told{}
 	}
-	return s.agreement.seen.Told[s.machineName()]
+	return a.seen.Told[machine]
 }
 
-func (s *State) seenMap(service string) agreement.Stored {
-	if s.agreement.seen == nil {
+func (a *agreementState) stored(service string) agreement.Stored {
+	if a.seen == nil {
 		return agreement.Stored{}
 	}
-	return s.agreement.seen.Maps[service]
+	return a.seen.Maps[service]
 }
 
 // AgreementView is what people see of it, of one service.
@@ -537,14 +514,14 @@ func (s *State) situation(service *config.Service, group *planv1.Group) buckets.
 		known := situation.Backends[m.GetBackend()]
 		switch {
 		case m.GetState() != stateDown:
-		case !s.judgedBefore(service.Members[i]):
+		case !s.health.judgedBefore(&s.step, service.Members[i]):
 			known.State = buckets.Unprobed
-		case s.drains(m.GetBackend()):
+		case s.agents.speaks(m.GetBackend()):
 			known.State = buckets.Alive
 		}
 		situation.Backends[m.GetBackend()] = known
 	}
-	s.buckets.unknown[service.Name] = s.unknownMembers(service, &situation)
+	s.buckets.unknown[service.Name] = s.agents.unknownMembers(s.current, s.buckets.maps[service.Name], &situation)
 	situation.Counts = s.buckets.counts[service.Name]
 	situation.MoveAgeMax, situation.Now = s.current.config.MoveAgeMax, s.now
 	return situation

@@ -5,6 +5,10 @@
 //	probe results ─► dampen ─► pools ─► members ─► plan
 //	forwarder, gateway, commands ───────────────┴─► routes
 //
+// Peers, agents, members, health and drains each own their state: their methods are given what
+// they need of others. State has the parts, what joins them (the plan, bucket maps, routes) and
+// the order of a Step. What is decided anew, and when, is in basis.go.
+//
 // It is pure: it opens nothing, sends nothing, starts nothing and has no clock.
 // Every change of state has a reason that people see (Transition, View).
 //
@@ -106,24 +110,48 @@ type Transition struct {
 	Reason   string
 }
 
+// step is the Step under way, as every part is given it.
+type step struct {
+	now time.Time
+	// The config in use; nil: none yet.
+	current *inputs
+	// What changed, for people.
+	transitions []Transition
+}
+
+func (at *step) note(kind, name, from, to, reason string) {
+	at.transitions = append(at.transitions, Transition{Kind: kind, Name: name, From: from, To: to, Reason: reason})
+}
+
+func (at *step) machineName() string {
+	if at.current == nil {
+		return ""
+	}
+	return at.current.config.Machine.Name
+}
+
+// stateless services here.
+func (at *step) stateless() []string {
+	if at.current == nil {
+		return nil
+	}
+	return at.current.stateless
+}
+
 // State is everything the brain remembers. Its zero value is not ready; use New.
 type State struct {
-	now time.Time
-
-	// What is configured, and what to return to when the forwarder refuses it.
-	current  *inputs
+	step
+	// What to return to when the forwarder refuses the config.
 	trusted  *inputs
 	rejected *inputs
 	configs  configStatus
 
-	machine   machineState
 	health    healthState
 	peers     peersState
 	forwarder forwarderState
 	speaker   speakerState
 	routes    routesState
-	// By name; also services that the config does not have (any more).
-	drainedServices map[string]*drain
+	drains    drainsState
 
 	// Of stateless services.
 	buckets   bucketState
@@ -131,14 +159,13 @@ type State struct {
 	agents    agentsState
 	members   membersState
 	// By group with a second chance; nil: no plan was seen yet.
-	tables map[string]groupTables
+	tables tablesState
 
-	// Since when the plan is to be computed anew; zero: it is not.
-	dirtySince time.Time
-	// Of the current Step: flags and transitions; nothing happened that could
-	// change a route.
-	changed          Desired
-	routesUnaffected bool
+	// By what the plan was decided last, and how often it was. Since when it is outdated;
+	// zero: it is not.
+	urgentBasis, waitsBasis basis
+	planDecisions           uint64
+	outdatedSince           time.Time
 }
 
 // inputs is one config with what follows from it alone.
@@ -196,83 +223,54 @@ type configStatus struct {
 	refused *inputs
 }
 
-type machineState struct {
-	// nil: not drained.
-	drain *drain
-}
-
 // New makes the state of a controller that has just started.
 func New(now time.Time) *State {
 	return &State{
-		now:             now,
-		health:          newHealthState(),
-		peers:           peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
-		forwarder:       forwarderState{health: judge.New(), pending: map[uint64]pendingPlan{}},
-		speaker:         speakerState{reason: "not yet connected"},
-		drainedServices: map[string]*drain{},
-		buckets:         newBucketState(),
-		members:         membersState{pools: map[string]poolMembers{}},
-		agents:          agentsState{said: map[string]agentSaid{}, since: now, again: now.Add(heardAfter)},
-		agreement:       agreementState{proposals: map[string]*agreement.Proposal{}, dirty: true},
-		routes:          routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
+		step:      step{now: now},
+		health:    newHealthState(),
+		peers:     peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
+		forwarder: forwarderState{health: judge.New(), pending: map[uint64]pendingPlan{}},
+		speaker:   speakerState{reason: "not yet connected"},
+		drains:    drainsState{services: map[string]*drain{}},
+		buckets:   newBucketState(),
+		members:   membersState{pools: map[string]poolMembers{}},
+		agents:    agentsState{said: map[string]agentSaid{}, since: now, again: earliest{now.Add(heardAfter)}},
+		agreement: agreementState{proposals: map[string]*agreement.Proposal{}},
+		routes:    routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
 	}
 }
 
 // Step takes one event into account and says what is wanted now. Time must
 // not go back.
 func (s *State) Step(event Event, now time.Time) Desired {
-	s.now = now
-	s.changed = Desired{}
-	s.routesUnaffected = false
+	s.now, s.transitions, s.buckets.changed = now, nil, nil
+	config, plan, routes, members := s.current, s.forwarder.wanted, s.routes.changes, s.members.changes
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
-	s.checkJudgeAgain()
-	s.checkAgents()
+	s.health.checkAgain(&s.step)
+	silent, allHeard := s.agents.check(now)
+	s.agentsChanged(silent)
 	s.checkMembers()
-	s.checkBucketsDue()
-	s.checkAgreementDue()
-	if s.flushDue() {
+	s.buckets.check(now)
+	if allHeard || s.agreement.again.isDue(now) {
+		s.buckets.due.add(s.stateless()...)
+	}
+	if s.planDue() {
 		s.flush()
 	}
 	s.noteServed()
-	if !s.routesUnaffected || s.routes.draining {
+	if s.routesDue() {
 		s.decideRoutes()
 		s.noteWithdrawn()
 	}
-	return s.desired()
-}
-
-// markPoolsDirty notes that backends of these pools may have other states.
-func (s *State) markPoolsDirty(pools []string) {
-	for _, pool := range pools {
-		s.health.dirtyPools[pool] = true
-	}
-	s.markDirty()
-}
-
-// markDirty notes that the plan must be computed anew, within `coalesce`.
-func (s *State) markDirty() {
-	if s.dirtySince.IsZero() {
-		s.dirtySince = s.now
-	}
-}
-
-// markDirtyNow is for what is computed in this Step: commands, other configs.
-func (s *State) markDirtyNow() { s.dirtySince = s.now.Add(-coalesce) }
-
-func (s *State) flushDue() bool {
-	return !s.dirtySince.IsZero() && s.current != nil && s.now.Sub(s.dirtySince) >= coalesce
-}
-
-func (s *State) flush() {
-	s.dirtySince = time.Time{}
-	s.routesUnaffected = false
-	s.decideCutOff()
-	s.decidePlan(s.decideBackends())
+	d := s.desired()
+	d.ConfigChanged, d.PlanChanged = s.current != config, s.forwarder.wanted != plan
+	d.RoutesChanged, d.MembersChanged = s.routes.changes != routes, s.members.changes != members
+	return d
 }
 
 func (s *State) desired() Desired {
-	d := s.changed
+	d := Desired{Transitions: s.transitions, MapsChanged: s.buckets.changed}
 	d.Plan, d.Maps, d.Agreement = s.forwarder.wanted, s.buckets.maps, s.decideAgreement()
 	d.Withdrawn = s.agreement.saidWithdrawn
 	d.Routes, d.RoutesPlan, d.RoutesDecided = s.routes.wanted, s.routes.plan, s.routes.decided
@@ -286,9 +284,9 @@ func (s *State) desired() Desired {
 	if s.trusted != nil {
 		d.Trusted = s.trusted.loaded
 	}
-	d.PeerWell = s.peerWell()
+	d.PeerWell = s.peers.isOneWell(s.current)
 	d.Again = s.again()
-	d.MeasureTraffic = s.measuresTraffic()
+	d.MeasureTraffic = s.drains.measureTraffic(s.now)
 	d.Members = s.members.kept
 	return d
 }
@@ -296,25 +294,19 @@ func (s *State) desired() Desired {
 // again is when the next decision falls due without an event.
 func (s *State) again() time.Time {
 	var next earliest
-	if !s.dirtySince.IsZero() && s.current != nil {
-		next.add(s.dirtySince.Add(coalesce))
+	if !s.outdatedSince.IsZero() {
+		next.add(s.outdatedSince.Add(coalesce))
 	}
 	if s.machineDraining() {
-		next.add(s.machineDrainEnd())
+		next.add(s.drains.machine.until)
 	}
-	next.add(s.routes.drainEnd)
-	if at := s.forwarder.health.Again(); !at.IsZero() {
-		next.add(at)
-	}
-	next.add(s.health.againFirst)
+	next.add(s.routes.drainEnd.at)
+	next.add(s.forwarder.health.Again())
+	next.add(s.health.againFirst.at)
 	next.add(s.buckets.closes)
-	next.add(s.agents.again)
+	next.add(s.agents.again.at)
 	next.add(s.members.again)
 	s.agreement.again = s.agreeAgain()
-	next.add(s.agreement.again)
+	next.add(s.agreement.again.at)
 	return next.at
-}
-
-func (s *State) note(kind, name, from, to, reason string) {
-	s.changed.Transitions = append(s.changed.Transitions, Transition{Kind: kind, Name: name, From: from, To: to, Reason: reason})
 }

@@ -16,10 +16,11 @@ import (
 
 // world is a brain with a clock and a forwarder that does what it is told.
 type world struct {
-	t     *testing.T
-	state *State
-	now   time.Time
-	last  Desired
+	repeated int
+	t        *testing.T
+	state    *State
+	now      time.Time
+	last     Desired
 	// The forwarder's side.
 	accepts    bool
 	running    *planv1.Plan
@@ -65,6 +66,7 @@ func startCold(t *testing.T, yaml string) *world {
 
 func (w *world) do(event Event) {
 	w.last = w.state.Step(event, w.now)
+	w.expectNothingMissed(event)
 	w.log = append(w.log, w.last.Transitions...)
 	if w.last.PlanChanged && w.accepts {
 		w.accept()

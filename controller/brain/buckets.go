@@ -28,11 +28,13 @@ type BucketMapsKept struct {
 type bucketState struct {
 	// Never edited. Services that the config does not have any more stay until the
 	// forwarder has taken a plan without them.
-	maps map[string]*buckets.Map
+	maps    map[string]*buckets.Map
+	changed []string // in this Step
 	// Made for the plan that is being decided.
 	next map[string]*buckets.Map
-	// Generations of the maps that the forwarder has.
-	acknowledged map[string]uint64
+	// Generations of the maps that the forwarder has; and how often it told them.
+	acknowledged     map[string]uint64
+	acknowledgements uint64
 	// Maps that were read from the forwarder's plan, which does not say of which agreed
 	// map they were made.
 	uncertain map[string]bool
@@ -41,7 +43,7 @@ type bucketState struct {
 	// By backend.
 	counts map[string]map[string]buckets.Count
 	// Services whose maps may go a step on.
-	due map[string]bool
+	due dueNames
 	// By service, backends that wait until other agents accept theirs.
 	unknown map[string][]UnknownBackend
 	// When the first move closes by its age; zero: none is open.
@@ -51,18 +53,8 @@ type bucketState struct {
 func newBucketState() bucketState {
 	return bucketState{
 		maps: map[string]*buckets.Map{}, next: map[string]*buckets.Map{}, acknowledged: map[string]uint64{},
-		uncertain: map[string]bool{}, lacking: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: map[string]bool{}, unknown: map[string][]UnknownBackend{},
+		uncertain: map[string]bool{}, lacking: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: dueNames{names: map[string]bool{}}, unknown: map[string][]UnknownBackend{},
 	}
-}
-
-func (b bucketState) snapshot() bucketState {
-	b.maps, b.next, b.acknowledged = maps.Clone(b.maps), maps.Clone(b.next), maps.Clone(b.acknowledged)
-	b.counts, b.due, b.uncertain = maps.Clone(b.counts), maps.Clone(b.due), maps.Clone(b.uncertain)
-	b.lacking, b.unknown = maps.Clone(b.lacking), maps.Clone(b.unknown)
-	for service, counts := range b.counts {
-		b.counts[service] = maps.Clone(counts)
-	}
-	return b
 }
 
 func (e BucketMapsKept) apply(s *State) {
@@ -70,29 +62,25 @@ func (e BucketMapsKept) apply(s *State) {
 	s.agreement.saidWithdrawn = e.Withdrawn
 }
 
-func (s *State) noteCounts(e AgentSaid) {
+func (b *bucketState) count(e AgentSaid) {
 	for service, byBucket := range e.Counts {
-		if m := s.buckets.maps[service]; m == nil || len(m.Steps) == 0 {
+		if m := b.maps[service]; m == nil || len(m.Steps) == 0 {
 			continue
 		}
-		if s.buckets.counts[service] == nil {
-			s.buckets.counts[service] = map[string]buckets.Count{}
+		if b.counts[service] == nil {
+			b.counts[service] = map[string]buckets.Count{}
 		}
-		s.buckets.counts[service][e.Backend] = buckets.Count{ByBucket: byBucket, At: e.Counted}
-		s.markBucketsDue(service)
+		b.counts[service][e.Backend] = buckets.Count{ByBucket: byBucket, At: e.Counted}
+		b.due.add(service)
 	}
-}
-
-func (s *State) markBucketsDue(service string) {
-	s.buckets.due[service] = true
-	s.markDirty()
 }
 
 // inheritBuckets of the plan that the forwarder runs: it has those maps, and where
 // they are later than ours, ours are lost.
 func (s *State) inheritBuckets(plan *planv1.Plan) {
 	addresses := addressesOf(plan)
-	s.buckets.acknowledged, s.agreement.dirty = map[string]uint64{}, true
+	s.buckets.acknowledged = map[string]uint64{}
+	s.buckets.acknowledgements++
 	for _, service := range plan.GetServices() {
 		running, name := service.GetBucketMap(), service.GetName()
 		if running == nil {
@@ -110,7 +98,7 @@ func (s *State) inheritBuckets(plan *planv1.Plan) {
 			}
 			s.note("buckets", name, "", "as in the running plan", fmt.Sprintf("no map of generation %d is kept", running.GetGeneration()))
 		}
-		s.markBucketsDue(name)
+		s.buckets.due.add(name)
 	}
 }
 
@@ -136,7 +124,7 @@ func addressesOf(plan *planv1.Plan) map[string]netip.Addr {
 // nextBuckets of a service: the map that goes into the plan.
 func (s *State) nextBuckets(service *config.Service, group *planv1.Group) *planv1.BucketMap {
 	if s.current.agrees() {
-		delete(s.buckets.due, service.Name)
+		delete(s.buckets.due.names, service.Name)
 		next := s.nextAgreed(service, group)
 		if next == nil {
 			return &planv1.BucketMap{}
@@ -148,10 +136,10 @@ func (s *State) nextBuckets(service *config.Service, group *planv1.Group) *planv
 	if former == nil && !s.health.firstRound {
 		// Else the first backend that answers gets all, and most of it moves on
 		// at once.
-		s.buckets.due[service.Name] = true
+		s.buckets.due.names[service.Name] = true // not outdated by it
 		return &planv1.BucketMap{}
 	}
-	delete(s.buckets.due, service.Name)
+	delete(s.buckets.due.names, service.Name)
 	if former != nil && former.MadeOf > 0 { // there are no others any more that it is to agree with
 		own := *former
 		own.MadeOf, former = 0, &own
@@ -164,7 +152,7 @@ func (s *State) nextBuckets(service *config.Service, group *planv1.Group) *planv
 }
 
 func (s *State) bucketsDue(service string) bool {
-	return s.buckets.due[service] && (s.health.firstRound || s.buckets.maps[service] != nil || s.current.agrees())
+	return s.buckets.due.names[service] && (s.health.firstRound || s.buckets.maps[service] != nil || s.current.agrees())
 }
 
 // commitBuckets: the maps that were made are those of the plan that is wanted.
@@ -175,7 +163,7 @@ func (s *State) commitBuckets() {
 			continue
 		}
 		s.buckets.maps[name] = next
-		s.changed.MapsChanged = append(s.changed.MapsChanged, name)
+		s.buckets.changed = append(s.buckets.changed, name)
 		if changes := buckets.Compare(former, next); changes != (buckets.Changes{}) {
 			s.note("buckets", name, "", fmt.Sprintf("generation %d", next.Generation), changes.String())
 		}
@@ -184,39 +172,38 @@ func (s *State) commitBuckets() {
 		}
 	}
 	clear(s.buckets.next)
-	s.agreement.dirty = true
-	s.buckets.closes = s.bucketsClose()
+	s.buckets.closes = s.buckets.firstClose(&s.step)
 }
 
-// bucketsClose is when the next move closes by its age. What should be closed and
+// firstClose is when the next move closes by its age. What should be closed and
 // is not waits for something else.
-func (s *State) bucketsClose() time.Time {
+func (b *bucketState) firstClose(at *step) time.Time {
 	var first earliest
-	for name, m := range s.buckets.maps {
-		if !s.isStateless(name) {
+	for name, m := range b.maps {
+		if !at.current.isStateless(name) {
 			continue
 		}
-		if due := m.Due(s.current.config.MoveAgeMax); due.After(s.now) {
+		if due := m.Due(at.current.config.MoveAgeMax); due.After(at.now) {
 			first.add(due)
 		}
 	}
 	return first.at
 }
 
-func (s *State) isStateless(name string) bool {
-	service := s.current.byName[name]
+func (in *inputs) isStateless(name string) bool {
+	service := in.byName[name]
 	return service != nil && service.Mode == config.ModeStateless
 }
 
-// checkBucketsDue by time.
-func (s *State) checkBucketsDue() {
-	if s.buckets.closes.IsZero() || s.now.Before(s.buckets.closes) {
+// check by time.
+func (b *bucketState) check(now time.Time) {
+	if b.closes.IsZero() || now.Before(b.closes) {
 		return
 	}
-	s.buckets.closes = time.Time{}
-	for name, m := range s.buckets.maps {
+	b.closes = time.Time{}
+	for name, m := range b.maps {
 		if len(m.Steps) > 0 {
-			s.markBucketsDue(name)
+			b.due.add(name)
 		}
 	}
 }
@@ -224,21 +211,22 @@ func (s *State) checkBucketsDue() {
 // acknowledgeBuckets of a plan that the forwarder has taken.
 func (s *State) acknowledgeBuckets(generations map[string]uint64) {
 	for name := range s.buckets.maps {
-		if _, isThere := generations[name]; !isThere && !s.isStateless(name) {
+		if _, isThere := generations[name]; !isThere && !s.current.isStateless(name) {
 			delete(s.buckets.maps, name)
 			delete(s.buckets.counts, name)
 			delete(s.buckets.uncertain, name)
 			delete(s.buckets.lacking, name)
 			delete(s.agreement.proposals, name)
-			s.changed.MapsChanged = append(s.changed.MapsChanged, name)
+			s.buckets.changed = append(s.buckets.changed, name)
 		}
 	}
 	for name, generation := range generations {
 		if s.buckets.acknowledged[name] != generation {
-			s.markBucketsDue(name)
+			s.buckets.due.add(name)
 		}
 	}
-	s.buckets.acknowledged, s.agreement.dirty = generations, true
+	s.buckets.acknowledged = generations
+	s.buckets.acknowledgements++
 }
 
 // renumberBuckets: the plan is as it was, and the maps in it may be agreed on since.
@@ -256,7 +244,7 @@ func (s *State) renumberBuckets() {
 
 func (s *State) viewBuckets(service string) *BucketsView {
 	m := s.buckets.maps[service]
-	if m == nil || !s.isStateless(service) {
+	if m == nil || !s.current.isStateless(service) {
 		return nil
 	}
 	return &BucketsView{
@@ -267,13 +255,13 @@ func (s *State) viewBuckets(service string) *BucketsView {
 
 // changedBuckets says which service's number of buckets differs from what runs:
 // all its connections would change their backends. Empty: none does.
-func (s *State) changedBuckets(c *config.Config) (problem string) {
-	if s.current == nil {
+func (in *inputs) changedBuckets(c *config.Config) (problem string) {
+	if in == nil {
 		return ""
 	}
 	for i := range c.Services {
 		next := &c.Services[i]
-		now := s.current.byName[next.Name]
+		now := in.byName[next.Name]
 		if now != nil && now.Buckets != 0 && next.Buckets != 0 && now.Buckets != next.Buckets {
 			return fmt.Sprintf("services[%d].buckets: %d in place of %d would move every connection of %s: remove the service and add it under another name, or leave the number", i, next.Buckets, now.Buckets, next.Name)
 		}

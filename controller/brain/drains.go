@@ -51,6 +51,15 @@ type (
 	Traffic struct{ Packets map[string]uint64 }
 )
 
+// drainsState is what commands say of routes.
+type drainsState struct {
+	machine *drain // nil: it is not drained
+	// By name; also services that the config does not have (any more).
+	services map[string]*drain
+	// How often there was a command, or traffic was measured.
+	changes uint64
+}
+
 // drain of routes.
 type drain struct {
 	since time.Time
@@ -143,77 +152,70 @@ func (d *drain) outcome() string {
 }
 
 func (e DrainBackend) apply(s *State) {
-	s.agreement.dirty = true
+	s.health.commands++
 	if e.Drain {
 		s.health.drained[e.Backend] = true
 	} else {
 		delete(s.health.drained, e.Backend)
 	}
 	if s.current != nil {
-		s.markPoolsDirty(s.current.poolsOfBackend[e.Backend])
+		s.health.due.add(s.current.poolsOfBackend[e.Backend]...)
 	}
-	s.markDirtyNow()
 }
 
 func (e DrainService) apply(s *State) {
-	d := s.drainedServices[e.Service]
+	s.drains.changes++
+	d := s.drains.services[e.Service]
 	switch {
 	case e.Drain && d != nil:
 		d.waitLonger(s.now, e.WaitMax)
 	case e.Drain:
-		s.drainedServices[e.Service] = newDrain(s.now, e.WaitMax)
+		s.drains.services[e.Service] = newDrain(s.now, e.WaitMax)
 		s.note("service", e.Service, "serving", "drained", "drained by command")
 	case d != nil:
-		delete(s.drainedServices, e.Service)
+		delete(s.drains.services, e.Service)
 		s.note("service", e.Service, "drained", "serving", "undrained by command")
 	}
 }
 
 func (e DrainMachine) apply(s *State) {
-	d := s.machine.drain
+	s.drains.changes++
+	d := s.drains.machine
 	switch {
 	case e.Drain && d != nil:
 		d.waitLonger(s.now, e.WaitMax)
 	case e.Drain:
-		s.machine.drain = newDrain(s.now, e.WaitMax)
+		s.drains.machine = newDrain(s.now, e.WaitMax)
 		s.note("machine", s.machineName(), "serving", "drained", "drained by command")
 	case d != nil:
-		s.machine.drain = nil
+		s.drains.machine = nil
 		s.note("machine", s.machineName(), "drained", "serving", "undrained by command")
 	}
-	s.agreement.dirty = true
 }
 
 func (e Traffic) apply(s *State) {
-	s.routesUnaffected = true
-	sample := func(d *drain, packets uint64) {
-		wasMoved := d.moved
-		d.sample(packets, s.now)
-		if d.moved != wasMoved {
-			s.routesUnaffected = false
-		}
-	}
+	s.drains.changes++
 	var all uint64
 	for _, packets := range e.Packets {
 		all += packets
 	}
-	if d := s.machine.drain; d != nil {
-		sample(d, all)
+	if d := s.drains.machine; d != nil {
+		d.sample(all, s.now)
 	}
-	for name, d := range s.drainedServices {
-		sample(d, e.Packets[name])
+	for name, d := range s.drains.services {
+		d.sample(e.Packets[name], s.now)
 	}
 }
 
 // noteWithdrawn drains: their routes carry GRACEFUL_SHUTDOWN no more.
 func (s *State) noteWithdrawn() {
-	if d := s.machine.drain; d != nil && !d.withdrawn && !s.machineDraining() {
+	if d := s.drains.machine; d != nil && !d.withdrawn && !s.machineDraining() {
 		d.withdrawn = true
 		if d.waits {
 			s.note("machine", s.machineName(), "draining", "drained", d.outcome())
 		}
 	}
-	for name, d := range s.drainedServices {
+	for name, d := range s.drains.services {
 		if !d.withdrawn && s.current != nil && !s.announcesService(name) {
 			d.withdrawn = true
 			if d.waits {
@@ -225,36 +227,31 @@ func (s *State) noteWithdrawn() {
 
 // announcesService: at least one of its routes is announced.
 func (s *State) announcesService(name string) bool {
-	for _, prefix := range s.current.routesOf[name] {
-		if r := s.routes.byPrefix[prefix]; r != nil && r.announced {
-			return true
-		}
-	}
-	return false
+	return s.routes.announce(s.current.routesOf[name])
 }
 
-// measuresTraffic: a drain waits for it.
-func (s *State) measuresTraffic() bool {
-	if d := s.machine.drain; d != nil && d.measures(s.now) {
+// measureTraffic: a drain waits for it.
+func (ds *drainsState) measureTraffic(now time.Time) bool {
+	if d := ds.machine; d != nil && d.measures(now) {
 		return true
 	}
-	for _, d := range s.drainedServices {
-		if d.measures(s.now) {
+	for _, d := range ds.services {
+		if d.measures(now) {
 			return true
 		}
 	}
 	return false
 }
 
-// routeDrain is the drain by which a route goes: the latest of those of all its
-// services; nil: one of them is not drained, which keeps the route.
-func (s *State) routeDrain(a config.Route) *drain {
-	if len(s.drainedServices) == 0 {
+// of a route: the drain by which it goes, the latest of those of all its services; nil: one
+// of these is not drained, which keeps the route.
+func (ds *drainsState) of(a config.Route) *drain {
+	if len(ds.services) == 0 {
 		return nil
 	}
 	var latest *drain
 	for _, name := range a.Services {
-		d := s.drainedServices[name]
+		d := ds.services[name]
 		if d == nil {
 			return nil
 		}
@@ -273,7 +270,7 @@ func (s *State) keepers(service string) (prefix string, names []string) {
 			continue
 		}
 		for _, name := range a.Services {
-			if s.drainedServices[name] == nil {
+			if s.drains.services[name] == nil {
 				names = append(names, name)
 			}
 		}
@@ -304,7 +301,7 @@ type Drains struct {
 
 // Drained is what is drained by command.
 func (s *State) Drained() Drains {
-	return Drains{Machine: s.machine.drain != nil, Services: slices.Sorted(maps.Keys(s.drainedServices)), Backends: slices.Sorted(maps.Keys(s.health.drained))}
+	return Drains{Machine: s.drains.machine != nil, Services: slices.Sorted(maps.Keys(s.drains.services)), Backends: slices.Sorted(maps.Keys(s.health.drained))}
 }
 
 // HasBackend reports whether a service of this machine has that backend.
@@ -352,7 +349,7 @@ func (s *State) LastBackend(name string) string {
 func (s *State) activeWithout(service *config.Service, name string) (with, without int) {
 	var now, then groupUse
 	for _, m := range service.Members {
-		if state, _ := s.stateOf(m); state != stateActive {
+		if state, _ := s.health.stateOf(m); state != stateActive {
 			continue
 		}
 		uses := []*groupUse{&now, &then}
@@ -368,13 +365,13 @@ func (s *State) activeWithout(service *config.Service, name string) (with, witho
 		}
 	}
 	rule := s.current.rules[service.Group]
-	return s.useOf(rule, &now), s.useOf(rule, &then)
+	return useOf(rule, &now, &s.peers), useOf(rule, &then, &s.peers)
 }
 
 // inactive backends of a service but this one, and why.
 func (s *State) inactive(service *config.Service, but string) (list []string) {
 	for _, m := range service.Members {
-		if state, b := s.stateOf(m); state != stateActive && b != nil && m.Backend.Name != but {
+		if state, b := s.health.stateOf(m); state != stateActive && b != nil && m.Backend.Name != but {
 			list = append(list, fmt.Sprintf("%s is %s: %s", m.Backend.Name, stateName(state), b.reason))
 		}
 	}
@@ -384,7 +381,7 @@ func (s *State) inactive(service *config.Service, but string) (list []string) {
 // LastMachine says why no other load balancer is known to take over what this one
 // announces; empty: one is, or nothing is announced.
 func (s *State) LastMachine() string {
-	if s.current == nil || s.machine.drain != nil || !s.announcesAnything() {
+	if s.current == nil || s.drains.machine != nil || !s.routes.announceAnything() {
 		return ""
 	}
 	return s.noPeerKnown()
@@ -392,7 +389,7 @@ func (s *State) LastMachine() string {
 
 // LastMachineFor is the same for one service.
 func (s *State) LastMachineFor(service string) string {
-	if s.current == nil || s.drainedServices[service] != nil || !s.announcesService(service) {
+	if s.current == nil || s.drains.services[service] != nil || !s.announcesService(service) {
 		return ""
 	}
 	return s.noPeerKnown()
@@ -403,10 +400,10 @@ func (s *State) LastMachineFor(service string) string {
 func (s *State) noPeerKnown() string {
 	var silent []string
 	for _, peer := range s.current.config.Peers {
-		if s.peerHealthy(peer.Name) {
+		if s.peers.isHealthy(peer.Name) {
 			return ""
 		}
-		reason, _ := s.peerReason(peer.Name)
+		reason, _ := s.peers.reason(peer.Name)
 		silent = append(silent, fmt.Sprintf("%s (%s)", peer.Name, reason))
 	}
 	if len(silent) == 0 {

@@ -115,11 +115,11 @@ type (
 )
 
 func (e ConfigLoaded) apply(s *State) {
-	if problem := s.changedBuckets(e.Config); problem != "" {
+	if problem := s.current.changedBuckets(e.Config); problem != "" {
 		ConfigRefused{Problem: problem}.apply(s)
 		return
 	}
-	pools := s.membersOf(e.Config)
+	pools := s.members.of(&s.step, e.Config)
 	in, err := inputsWith(e.Config, pools)
 	if err != nil {
 		ConfigRefused{Problem: err.Error()}.apply(s)
@@ -127,7 +127,8 @@ func (e ConfigLoaded) apply(s *State) {
 	}
 	s.configs = configStatus{loadedAt: s.now}
 	s.rejected = nil
-	s.setMembers(pools)
+	s.members.pools = pools
+	s.members.keep()
 	s.adopt(in)
 }
 
@@ -142,9 +143,8 @@ func (e ConfigRefused) apply(s *State) {
 // adopt makes in the current config. Backends that stay keep their state
 // until new checks have their first verdict.
 func (s *State) adopt(in *inputs) {
-	s.rememberHealth()
+	s.health.remember(&s.step)
 	s.current = in
-	s.changed.ConfigChanged = true
 	wanted := make(map[string]bool, len(in.targets))
 	for _, t := range in.targets {
 		key := t.Key()
@@ -155,58 +155,21 @@ func (s *State) adopt(in *inputs) {
 	}
 	maps.DeleteFunc(s.health.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
 	maps.DeleteFunc(s.health.warned, func(key string, _ bool) bool { return !wanted[key] })
-	s.adoptPeers(in.config)
-	s.forgetRemoved(in.config.Backends)
-	s.inheritVerdicts()
-	s.health.allDirty = true
+	s.peers.adopt(in.config, s.now)
+	s.health.forgetRemoved(in.config.Backends)
+	s.health.inheritVerdicts(&s.step)
 	maps.DeleteFunc(s.routes.neighbors, func(address netip.Addr, _ string) bool { return !in.hasNeighbor(address) })
-	s.markDirtyNow()
 }
 
-// A result of a target that is no longer wanted changes nothing.
 func (e ProbeResult) apply(s *State) {
-	s.routesUnaffected = true
 	if e.Tunnelled && !e.OK {
-		s.awaitConfirmation(e)
+		s.health.awaitConfirmation(&s.step, e)
 		return
 	}
-	e.take(s)
+	s.health.take(&s.step, e)
 }
 
-func (e ProbeResult) take(s *State) {
-	d := s.health.verdicts[e.Target]
-	if d == nil {
-		return
-	}
-	d.last = Probe{Passed: e.OK, Result: e.Reason, Latency: e.Took, At: s.now, Warning: e.Warning, Expires: e.Expires}
-	if e.Warning != "" {
-		s.health.warned[e.Target] = true
-	} else {
-		delete(s.health.warned, e.Target)
-	}
-	wasUnsent := d.unsent != ""
-	if d.step(e.OK, e.Reason, s.now) || wasUnsent {
-		s.markPoolsDirty(s.current.poolsOfTarget[e.Target])
-	}
-}
-
-func (e ProbeUnsent) apply(s *State) {
-	s.routesUnaffected = true
-	e.take(s)
-}
-
-func (e ProbeUnsent) take(s *State) {
-	d := s.health.verdicts[e.Target]
-	if d == nil {
-		return
-	}
-	d.last = Probe{Result: "not sent: " + e.Reason, At: s.now}
-	if d.unsent == e.Reason {
-		return
-	}
-	d.unsent = e.Reason
-	s.markPoolsDirty(s.current.poolsOfTarget[e.Target])
-}
+func (e ProbeUnsent) apply(s *State) { s.health.takeUnsent(&s.step, e) }
 
 func (e NeighborState) apply(s *State) { s.routes.neighbors[e.Address] = e.State }
 
@@ -215,17 +178,9 @@ func (e GatewayState) apply(s *State) {
 		return
 	}
 	s.health.gateway = gatewayState{address: e.Address, known: true, answers: e.Answers, since: s.now}
-	s.markDirty()
 }
 
 func (Tick) apply(*State) {}
-
-func (s *State) machineName() string {
-	if s.current == nil {
-		return ""
-	}
-	return s.current.config.Machine.Name
-}
 
 func newInputs(c *config.Config) *inputs {
 	in := &inputs{

@@ -26,14 +26,14 @@ type flaps struct {
 }
 
 // holdFlapping keeps a backend down that its checks may find up.
-func (s *State) holdFlapping(pool *config.Pool, b *config.Backend, c condition, again *earliest) condition {
+func (h *healthState) holdFlapping(at *step, pool *config.Pool, b *config.Backend, c condition, again *earliest) condition {
 	key := compile.PoolBackend{Pool: pool.Name, Backend: b.Name}
-	f := s.health.flaps[key]
+	f := h.flaps[key]
 	if f == nil || f.address != b.Address {
 		f = &flaps{address: b.Address}
-		s.health.flaps[key] = f
+		h.flaps[key] = f
 	}
-	f.step(c.up, pool.Damping, s.now)
+	f.step(c.up, pool.Damping, at.now)
 	if f.heldSince.IsZero() {
 		return c
 	}
@@ -69,10 +69,9 @@ func (f *flaps) step(isUp bool, rule *config.Damping, now time.Time) {
 
 // forgetFlapsSince: what went down while the machine was about to be cut off
 // says nothing about backends.
-func (s *State) forgetFlapsSince(began time.Time) {
-	for _, f := range s.health.flaps {
-		kept := slices.DeleteFunc(slices.Clone(f.downs), func(at time.Time) bool { return at.After(began) })
-		f.downs = kept
+func (h *healthState) forgetFlapsSince(began time.Time) {
+	for _, f := range h.flaps {
+		f.downs = slices.DeleteFunc(slices.Clone(f.downs), func(at time.Time) bool { return at.After(began) })
 		if f.heldSince.After(began) {
 			f.heldSince = time.Time{}
 		}

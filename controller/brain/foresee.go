@@ -50,41 +50,47 @@ type RouteChange struct {
 
 // Snapshot copies what the state decides by: all that the brain changes in place.
 func (s *State) Snapshot() Snapshot {
-	copied := *s
-	copied.changed = Desired{}
-	copied.health.verdicts = copyValues(s.health.verdicts)
-	copied.health.unconfirmed = slices.Clone(s.health.unconfirmed)
-	copied.health.inherited = maps.Clone(s.health.inherited)
-	copied.health.backends = copyValues(s.health.backends)
-	copied.health.pools = maps.Clone(s.health.pools)
-	copied.health.active = maps.Clone(s.health.active)
-	copied.health.use = maps.Clone(s.health.use)
-	copied.health.dirtyPools = maps.Clone(s.health.dirtyPools)
-	copied.health.drained = maps.Clone(s.health.drained)
-	copied.health.flaps = copyValues(s.health.flaps)
-	copied.health.judgeAgain = maps.Clone(s.health.judgeAgain)
-	copied.health.warned = maps.Clone(s.health.warned)
-	copied.peers.verdicts = copyValues(s.peers.verdicts)
-	copied.peers.inherited = maps.Clone(s.peers.inherited)
-	copied.drainedServices = copyValues(s.drainedServices)
-	if s.machine.drain != nil {
-		d := *s.machine.drain
-		copied.machine.drain = &d
+	c := *s
+	c.transitions, c.buckets.changed = nil, nil
+	h, f, b := &c.health, &c.forwarder, &c.buckets
+	copyMaps(&h.due.names, &h.drained, &h.warned, &b.due.names, &b.uncertain, &b.lacking, &c.peers.inherited)
+	copyMaps(&h.active, &f.running.active)
+	copyMaps(&h.inherited)
+	copyMaps(&h.pools)
+	copyMaps(&h.use)
+	copyMaps(&h.judgeAgain)
+	h.unconfirmed = slices.Clone(h.unconfirmed)
+	copyMaps(&b.maps, &b.next)
+	copyMaps(&b.acknowledged, &f.running.maps)
+	copyMaps(&b.unknown)
+	copyMaps(&b.counts)
+	for service, counts := range b.counts {
+		b.counts[service] = maps.Clone(counts)
 	}
-	copied.buckets = s.buckets.snapshot()
-	copied.agreement.proposals = maps.Clone(s.agreement.proposals)
-	copied.members.pools, copied.members.kept = maps.Clone(s.members.pools), maps.Clone(s.members.kept)
-	copied.agents.said = maps.Clone(s.agents.said)
-	copied.tables = maps.Clone(s.tables)
-	copied.forwarder.pending = maps.Clone(s.forwarder.pending)
-	copied.forwarder.unresolved = maps.Clone(s.forwarder.unresolved)
-	copied.forwarder.running.active = maps.Clone(s.forwarder.running.active)
-	copied.forwarder.running.maps = maps.Clone(s.forwarder.running.maps)
-	copied.routes.byPrefix = copyValues(s.routes.byPrefix)
-	copied.routes.neighbors = maps.Clone(s.routes.neighbors)
-	copied.routes.inherited = maps.Clone(s.routes.inherited)
-	copied.routes.unresolved = maps.Clone(s.routes.unresolved)
-	return Snapshot{&copied}
+	copyMaps(&c.agreement.proposals)
+	copyMaps(&c.members.pools)
+	copyMaps(&c.members.kept)
+	copyMaps(&c.agents.said)
+	c.tables = maps.Clone(c.tables)
+	copyMaps(&f.pending)
+	copyMaps(&f.unresolved)
+	copyMaps(&c.routes.neighbors)
+	copyMaps(&c.routes.unresolved)
+	copyMaps(&c.routes.inherited)
+	c.routes.byPrefix, c.drains.services = copyValues(c.routes.byPrefix), copyValues(c.drains.services)
+	c.peers.verdicts, h.verdicts = copyValues(c.peers.verdicts), copyValues(h.verdicts)
+	h.backends, h.flaps = copyValues(h.backends), copyValues(h.flaps)
+	if d := c.drains.machine; d != nil {
+		machine := *d
+		c.drains.machine = &machine
+	}
+	return Snapshot{&c}
+}
+
+func copyMaps[K comparable, V any](each ...*map[K]V) {
+	for _, m := range each {
+		*m = maps.Clone(*m)
+	}
 }
 
 func copyValues[K comparable, V any](from map[K]*V) map[K]*V {
@@ -142,7 +148,7 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 		probed = state.current.targets
 	}
 	ConfigLoaded{Config: c}.apply(state)
-	foreseen.Unknown = state.assumeHeard()
+	foreseen.Unknown = state.members.assumeHeard(&state.step)
 	foreseen.NewProbes = targetsBeyond(probed, state.current.targets)
 	foreseen.AssumedActive = state.assumeActive()
 	state.flush()
@@ -212,7 +218,7 @@ func (s *State) announcedRoutes(bgpGone bool) map[netip.Prefix]*routeState {
 // endSessions of the running config by the next.
 func (f *Foresight) endSessions(s *State, next *config.Config) {
 	running := s.Config()
-	if running == nil || !s.sessionUp() {
+	if running == nil || !s.routes.sessionUp() {
 		return
 	}
 	for _, end := range config.SessionEnds(running, next) {

@@ -21,10 +21,10 @@ type forwarderState struct {
 
 	met       bool // it told once what it runs
 	connected bool // plans can be pushed
+	// How often it connected.
+	connections uint64
 	// What is wrong with the process, its threads or its devices.
 	health judge.Forwarder
-	// Probes that were under way before then may not have been sent by it.
-	stoodStillUntil time.Time
 
 	generation uint64 // that it runs, by its latest status; 0: none since it was lost
 	accepted   uint64 // of ours; 0: none
@@ -34,23 +34,24 @@ type forwarderState struct {
 	refusal    string
 
 	unresolved      map[string]Unresolved // by backend
+	resolutions     uint64                // how often that changed
 	restartRequired string
 }
 
 func (e ForwarderConnected) apply(s *State) {
 	f := &s.forwarder
 	f.met, f.connected = true, true
+	f.connections++
 	if e.Plan.GetGeneration() != f.accepted {
 		f.accepted, f.running = 0, pendingPlan{}
 		f.health.Require(0, s.now)
 	}
 	s.judgeForwarder(func(h *judge.Forwarder) { h.EndHandOver("its successor answers") })
-	s.health.allDirty = true
-	s.inheritFrom(e.Plan)
-	s.inheritPeers(e.Plan)
+	s.health.inheritFrom(&s.step, e.Plan)
+	s.peers.inherit(e.Plan)
 	s.inheritBuckets(e.Plan)
 	if s.tables == nil {
-		s.tables = s.tablesAfter(e.Plan, true)
+		s.tables = s.tables.after(e.Plan, true)
 	}
 	s.raiseGeneration(e.Plan.GetGeneration())
 	if s.forwarder.wanted != nil && e.Plan.GetGeneration() == s.forwarder.wanted.Generation {
@@ -63,32 +64,26 @@ func (e ForwarderConnected) apply(s *State) {
 		s.configs.stale, s.configs.problem, s.configs.refused = false, "", nil
 		s.adopt(again)
 	}
-	s.markDirtyNow()
 }
 
 func (e ForwarderHealth) apply(s *State) {
-	// Ten times a second, mostly without news.
-	s.routesUnaffected = true
 	former := s.forwarder.health.HeardAt()
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Hear(judge.Answer(e), s.now) })
 	if s.forwarder.health.Reason() == "" && !s.forwarder.health.HandingOver() {
-		s.confirmFailures(judge.Answer(e), former)
+		s.health.confirmFailures(&s.step, judge.Answer(e), former)
 	}
 }
 
 func (e ForwarderLost) apply(s *State) {
-	s.routesUnaffected = true
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Lose(e.Reason, s.now) })
 }
 
 func (e ForwarderWaits) apply(s *State) {
-	s.routesUnaffected = true
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Wait(e.Reason, e.Asked, s.now) })
 }
 
 func (ForwarderDisconnected) apply(s *State) {
 	s.forwarder.connected = false
-	s.routesUnaffected = true
 }
 
 func (e ForwarderStatus) apply(s *State) {
@@ -97,11 +92,12 @@ func (e ForwarderStatus) apply(s *State) {
 	for _, u := range e.Unresolved {
 		unresolved[u.Backend] = u
 	}
-	// Ten times a second, mostly without news.
-	s.routesUnaffected = f.generation == e.Generation && maps.Equal(f.unresolved, unresolved)
+	if !maps.Equal(f.unresolved, unresolved) {
+		f.unresolved = unresolved
+		f.resolutions++
+	}
 	f.generation = e.Generation
 	f.restartRequired = e.RestartRequired
-	f.unresolved = unresolved
 	s.raiseGeneration(e.Generation)
 }
 
@@ -120,9 +116,6 @@ func (e ForwarderHandingOver) apply(s *State) {
 func (s *State) judgeForwarder(happen func(*judge.Forwarder)) {
 	before, health := s.forwarder.health, &s.forwarder.health
 	happen(health)
-	if health.HandingOver() != before.HandingOver() {
-		s.routesUnaffected = false
-	}
 	switch {
 	case health.HandingOver() && !before.HandingOver():
 		s.note("forwarder", "forwarder", "healthy", "handing over", "another process is about to go on in its place")
@@ -136,11 +129,8 @@ func (s *State) judgeForwarder(happen func(*judge.Forwarder)) {
 	if !health.Answers() && (before.Answers() || before.HandingOver() && reason != "") {
 		s.forwarder.generation = 0
 	}
-	if reason != before.Reason() {
-		s.routesUnaffected = false
-	}
 	if reason != "" {
-		s.voidFailures("the forwarder: " + reason)
+		s.health.voidFailures(&s.step, "the forwarder: "+reason)
 	}
 	switch {
 	case reason == "" && before.Reason() != "":

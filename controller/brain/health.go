@@ -36,18 +36,22 @@ type healthState struct {
 	pools    map[string]poolSummary
 	active   map[string]int // members of a group that take new connections
 	use      map[string]groupUse
-	// Pools in which something changed since; or in any.
-	dirtyPools map[string]bool
-	allDirty   bool
-	drained    map[string]bool // backends drained by command
-	flaps      map[compile.PoolBackend]*flaps
+	// Pools in which something changed since; by what all of them were judged last.
+	due     dueNames
+	basis   basis
+	drained map[string]bool // backends drained by command
+	// How many such commands there were.
+	commands uint64
+	flaps    map[compile.PoolBackend]*flaps
 	// When pools are to be judged again though nothing happens, and the first
 	// of these times; zero: none.
 	judgeAgain map[string]time.Time
-	againFirst time.Time
+	againFirst earliest
 	warned     map[string]bool // targets whose latest probe has a warning
+	// Probes through tunnels that were under way before then may not have been sent.
+	stoodStillUntil time.Time
 
-	// Every target was probed once.
+	// Every target was probed once: from here on the machine may announce.
 	firstRound bool
 	gateway    gatewayState
 	// Every pool fails and the gateway does not answer; zero: not so.
@@ -69,7 +73,7 @@ func newHealthState() healthState {
 		pools:      map[string]poolSummary{},
 		active:     map[string]int{},
 		use:        map[string]groupUse{},
-		dirtyPools: map[string]bool{},
+		due:        dueNames{names: map[string]bool{}},
 		drained:    map[string]bool{},
 		flaps:      map[compile.PoolBackend]*flaps{},
 		judgeAgain: map[string]time.Time{},
@@ -113,60 +117,91 @@ type condition struct {
 
 type poolSummary struct{ up, total, keptIn, held int }
 
-// decideBackends gives the backends of pools in which something changed their
+// take a result into account. That of a target that is no longer wanted changes nothing.
+func (h *healthState) take(at *step, e ProbeResult) {
+	d := h.verdicts[e.Target]
+	if d == nil {
+		return
+	}
+	d.last = Probe{Passed: e.OK, Result: e.Reason, Latency: e.Took, At: at.now, Warning: e.Warning, Expires: e.Expires}
+	if e.Warning != "" {
+		h.warned[e.Target] = true
+	} else {
+		delete(h.warned, e.Target)
+	}
+	wasUnsent := d.unsent != ""
+	if d.step(e.OK, e.Reason, at.now) || wasUnsent {
+		h.due.add(at.current.poolsOfTarget[e.Target]...)
+	}
+}
+
+func (h *healthState) takeUnsent(at *step, e ProbeUnsent) {
+	d := h.verdicts[e.Target]
+	if d == nil {
+		return
+	}
+	d.last = Probe{Result: "not sent: " + e.Reason, At: at.now}
+	if d.unsent == e.Reason {
+		return
+	}
+	d.unsent = e.Reason
+	h.due.add(at.current.poolsOfTarget[e.Target]...)
+}
+
+// decide gives the backends of pools in which something changed their
 // states, and returns the groups that have such pools.
-func (s *State) decideBackends() map[string][]config.Member {
-	dirty := s.health.dirtyPools
-	if s.health.allDirty {
-		dirty = s.current.reached
-		s.forgetBackends()
+func (h *healthState) decide(at *step, agents *agentsState, peers *peersState, connections uint64) map[string][]config.Member {
+	due := h.due.names
+	if h.basis.differs(at.current, connections, h.cutOffSince) {
+		due = at.current.reached
+		h.forgetBackends(at)
 	}
 	changed := map[string][]config.Member{}
 	var changes changes
-	for _, name := range slices.Sorted(maps.Keys(dirty)) {
-		pool := s.current.pools[name]
-		if pool == nil || !s.current.reached[name] {
+	for _, name := range slices.Sorted(maps.Keys(due)) {
+		pool := at.current.pools[name]
+		if pool == nil || !at.current.reached[name] {
 			continue
 		}
-		s.judgePool(pool, &changes)
-		for _, group := range s.current.groupsOf[name] {
-			changed[group] = s.current.groups[group]
+		h.judgePool(at, agents, pool, &changes)
+		for _, group := range at.current.groupsOf[name] {
+			changed[group] = at.current.groups[group]
 		}
 	}
-	s.health.dirtyPools, s.health.allDirty = map[string]bool{}, false
-	changes.note(s)
-	s.decideUse(changed)
-	s.noteFirstRound()
+	clear(h.due.names)
+	changes.note(at)
+	h.decideUse(at, peers, changed)
+	h.firstRound = h.firstRound || h.unprobed() == 0
 	return changed
 }
 
 // forgetBackends of pools that are no longer there.
-func (s *State) forgetBackends() {
+func (h *healthState) forgetBackends(at *step) {
 	present := map[compile.PoolBackend]bool{}
-	for name := range s.current.reached {
-		for _, b := range s.current.pools[name].Backends {
+	for name := range at.current.reached {
+		for _, b := range at.current.pools[name].Backends {
 			present[compile.PoolBackend{Pool: name, Backend: b.Name}] = true
 		}
 	}
 	var removed changes
-	maps.DeleteFunc(s.health.flaps, func(key compile.PoolBackend, _ *flaps) bool {
-		return !present[key] || s.current.pools[key.Pool].Damping == nil
+	maps.DeleteFunc(h.flaps, func(key compile.PoolBackend, _ *flaps) bool {
+		return !present[key] || at.current.pools[key.Pool].Damping == nil
 	})
-	clear(s.health.judgeAgain) // all are judged now
-	for key, b := range s.health.backends {
+	clear(h.judgeAgain) // all are judged now
+	for key, b := range h.backends {
 		if !present[key] {
 			reason := "no longer in the config"
-			if pool := s.current.pools[key.Pool]; pool != nil && pool.From != nil {
+			if pool := at.current.pools[key.Pool]; pool != nil && pool.From != nil {
 				reason = "no longer in " + pool.From.String()
 			}
 			removed.add(change{key.Backend, stateName(b.state), "removed", reason}, key.Pool)
-			delete(s.health.backends, key)
+			delete(h.backends, key)
 		}
 	}
-	removed.note(s)
-	maps.DeleteFunc(s.health.pools, func(pool string, _ poolSummary) bool { return !s.current.reached[pool] })
-	maps.DeleteFunc(s.health.active, func(group string, _ int) bool { return s.current.groups[group] == nil })
-	maps.DeleteFunc(s.health.use, func(group string, _ groupUse) bool { return s.current.groups[group] == nil })
+	removed.note(at)
+	maps.DeleteFunc(h.pools, func(pool string, _ poolSummary) bool { return !at.current.reached[pool] })
+	maps.DeleteFunc(h.active, func(group string, _ int) bool { return at.current.groups[group] == nil })
+	maps.DeleteFunc(h.use, func(group string, _ groupUse) bool { return at.current.groups[group] == nil })
 }
 
 // change of a backend; the same in several pools is one for people.
@@ -181,22 +216,22 @@ func (c *changes) add(what change, pool string) {
 	(*c)[what] = append((*c)[what], pool)
 }
 
-func (c changes) note(s *State) {
+func (c changes) note(at *step) {
 	order := slices.SortedFunc(maps.Keys(c), func(a, b change) int {
 		return cmp.Or(cmp.Compare(a.backend, b.backend), cmp.Compare(a.from, b.from), cmp.Compare(a.reason, b.reason))
 	})
 	for _, what := range order {
 		pools := slices.Sorted(slices.Values(c[what]))
-		s.note("backend", strings.Join(pools, ",")+"/"+what.backend, what.from, what.to, what.reason)
+		at.note("backend", strings.Join(pools, ",")+"/"+what.backend, what.from, what.to, what.reason)
 	}
 }
 
 // stateOf: a backend must pass in every pool through which the service
 // reaches it; what fails its probes is down even while it drains.
-func (s *State) stateOf(m config.Member) (planv1.BackendState, *poolBackend) {
+func (h *healthState) stateOf(m config.Member) (planv1.BackendState, *poolBackend) {
 	var worst *poolBackend
 	for _, pool := range m.Pools {
-		b := s.health.backends[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}]
+		b := h.backends[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}]
 		if b != nil && (worst == nil || b.state > worst.state) {
 			worst = b
 		}
@@ -207,14 +242,14 @@ func (s *State) stateOf(m config.Member) (planv1.BackendState, *poolBackend) {
 	return worst.state, worst
 }
 
-func (s *State) judgePool(pool *config.Pool, changes *changes) {
+func (h *healthState) judgePool(at *step, agents *agentsState, pool *config.Pool, changes *changes) {
 	own := make(map[string]condition, len(pool.Backends))
 	var again earliest
 	held := 0
 	for _, b := range pool.Backends {
-		c := s.judge(pool, b.Backend)
+		c := h.judge(at, pool, b.Backend)
 		if pool.Damping != nil {
-			c = s.holdFlapping(pool, b.Backend, c, &again)
+			c = h.holdFlapping(at, pool, b.Backend, c, &again)
 		}
 		if c.held {
 			held++
@@ -228,22 +263,22 @@ func (s *State) judgePool(pool *config.Pool, changes *changes) {
 			summary.up++
 		}
 		key := compile.PoolBackend{Pool: pool.Name, Backend: b.Name}
-		s.setBackend(key, s.stateIn(pool, b, c), changes)
-		s.stepSlowStart(pool, s.health.backends[key], &again)
+		h.setBackend(at, key, h.stateIn(at, agents, pool, b, c), changes)
+		h.stepSlowStart(at, pool, h.backends[key], &again)
 	}
-	s.health.pools[pool.Name] = summary
-	s.setJudgeAgain(pool.Name, again)
+	h.pools[pool.Name] = summary
+	h.setJudgeAgain(pool.Name, again)
 }
 
 // stateIn a pool: what weight and commands say of a backend that is up. One that is not,
 // and whose agent speaks, is not dead: its connections of stateless services stay.
-func (s *State) stateIn(pool *config.Pool, b config.PoolBackend, c condition) poolBackend {
+func (h *healthState) stateIn(at *step, agents *agentsState, pool *config.Pool, b config.PoolBackend, c condition) poolBackend {
 	switch {
-	case !c.up && c.judged && s.current.statelessPools[pool.Name] && s.drains(b.Name):
+	case !c.up && c.judged && at.current.statelessPools[pool.Name] && agents.speaks(b.Name):
 		return poolBackend{state: stateDraining, reason: "its agent speaks, and " + c.reason, held: c.held}
 	case !c.up:
 		return poolBackend{state: stateDown, reason: c.reason, held: c.held}
-	case s.health.drained[b.Name]:
+	case h.drained[b.Name]:
 		return poolBackend{state: stateDraining, reason: "drained by command"}
 	case b.Leaves:
 		return poolBackend{state: stateDraining, reason: "no longer in " + pool.From.String()}
@@ -253,35 +288,35 @@ func (s *State) stateIn(pool *config.Pool, b config.PoolBackend, c condition) po
 	return poolBackend{state: stateActive, reason: c.reason}
 }
 
-func (s *State) setBackend(key compile.PoolBackend, now poolBackend, changes *changes) {
-	now.since = s.now
+func (h *healthState) setBackend(at *step, key compile.PoolBackend, now poolBackend, changes *changes) {
+	now.since = at.now
 	from := "new"
-	if b := s.health.backends[key]; b != nil {
+	if b := h.backends[key]; b != nil {
 		if b.state == now.state {
 			b.reason, b.held = now.reason, now.held
 			return
 		}
 		from = stateName(b.state)
 		// While a machine starts, all of its backends come in the same moment.
-		if now.state == stateActive && s.health.firstRound {
-			now.slowSince = s.now
+		if now.state == stateActive && h.firstRound {
+			now.slowSince = at.now
 		}
 	}
-	s.health.backends[key] = &now
+	h.backends[key] = &now
 	changes.add(change{key.Backend, from, stateName(now.state), now.reason}, key.Pool)
 }
 
 // judge combines the verdicts of a pool's checks on one backend: all must
 // pass, and one failure is enough.
-func (s *State) judge(pool *config.Pool, b *config.Backend) condition {
-	checks := s.current.checks[compile.PoolBackend{Pool: pool.Name, Backend: b.Name}]
+func (h *healthState) judge(at *step, pool *config.Pool, b *config.Backend) condition {
+	checks := at.current.checks[compile.PoolBackend{Pool: pool.Name, Backend: b.Name}]
 	if len(checks) == 0 {
 		return condition{up: true, reason: "no health check"}
 	}
 	passed := condition{up: true, judged: true}
 	var unprobed, unsent string
 	for _, check := range checks {
-		d := s.health.verdicts[check.target]
+		d := h.verdicts[check.target]
 		if d.unsent != "" {
 			unsent = "; " + check.name + " cannot be sent: " + d.unsent
 		}
@@ -290,7 +325,7 @@ func (s *State) judge(pool *config.Pool, b *config.Backend) condition {
 			unprobed = check.name
 		case d.verdict == down:
 			failed := condition{judged: true, reason: check.name + ": " + d.reason + unsent, since: d.since}
-			return s.excuse(failed, d.former == up || d.former == unknown && s.health.inherited[backendKey{b.Name, b.Address}].up)
+			return h.excuse(failed, d.former == up || d.former == unknown && h.inherited[backendKey{b.Name, b.Address}].up)
 		default:
 			passed.reason = check.name + ": " + d.reason
 			passed.since = d.since
@@ -300,7 +335,7 @@ func (s *State) judge(pool *config.Pool, b *config.Backend) condition {
 		passed.reason += unsent
 		return passed
 	}
-	if former, known := s.health.inherited[backendKey{b.Name, b.Address}]; known {
+	if former, known := h.inherited[backendKey{b.Name, b.Address}]; known {
 		return condition{up: former.up, reason: former.from + ", until the first probe of " + unprobed + unsent}
 	}
 	return condition{reason: "not yet probed by " + unprobed + unsent}
@@ -308,8 +343,8 @@ func (s *State) judge(pool *config.Pool, b *config.Backend) condition {
 
 // excuse keeps a backend that went down together with all others while the
 // gateway did not answer: the machine is cut off.
-func (s *State) excuse(c condition, wasUp bool) condition {
-	if wasUp && !s.health.cutOffSince.IsZero() && s.health.cutOffSince.Sub(c.since) < collapseWindow {
+func (h *healthState) excuse(c condition, wasUp bool) condition {
+	if wasUp && !h.cutOffSince.IsZero() && h.cutOffSince.Sub(c.since) < collapseWindow {
 		return condition{up: true, judged: true, reason: "kept: this machine is cut off (" + c.reason + ")", since: c.since}
 	}
 	return c
@@ -355,53 +390,44 @@ func compareBools(a, b bool) int {
 
 // decideCutOff: every check of every pool fails and our own gateway does
 // not answer.
-func (s *State) decideCutOff() {
-	cutOff := s.health.gateway.known && !s.health.gateway.answers && s.everythingFails()
+func (h *healthState) decideCutOff(at *step) {
+	cutOff := h.gateway.known && !h.gateway.answers && h.everythingFails()
 	switch {
-	case cutOff && s.health.cutOffSince.IsZero():
-		s.health.cutOffSince = s.now
-		s.forgetFlapsSince(s.now.Add(-collapseWindow))
-		s.health.allDirty = true
-		s.note("machine", s.machineName(), "connected", "cut off", "every pool fails and the gateway "+s.health.gateway.address+" does not answer")
-	case !cutOff && !s.health.cutOffSince.IsZero():
-		s.discountFailures()
-		s.health.cutOffSince = time.Time{}
-		s.health.allDirty = true
-		s.note("machine", s.machineName(), "cut off", "connected", "the gateway or a backend answers again")
+	case cutOff && h.cutOffSince.IsZero():
+		h.cutOffSince = at.now
+		h.forgetFlapsSince(at.now.Add(-collapseWindow))
+		at.note("machine", at.machineName(), "connected", "cut off", "every pool fails and the gateway "+h.gateway.address+" does not answer")
+	case !cutOff && !h.cutOffSince.IsZero():
+		h.discountFailures(at)
+		h.cutOffSince = time.Time{}
+		at.note("machine", at.machineName(), "cut off", "connected", "the gateway or a backend answers again")
 	}
 }
 
 // discountFailures: probes that failed while the machine was cut off say
 // nothing about backends. Those that were up must fail anew to be down; else
 // their connections would move at the very moment of recovery.
-func (s *State) discountFailures() {
-	for _, d := range s.health.verdicts {
-		if d.verdict == down && d.former == up && s.health.cutOffSince.Sub(d.since) < collapseWindow {
-			d.verdict, d.former, d.streak, d.since = up, down, 0, s.now
+func (h *healthState) discountFailures(at *step) {
+	for _, d := range h.verdicts {
+		if d.verdict == down && d.former == up && h.cutOffSince.Sub(d.since) < collapseWindow {
+			d.verdict, d.former, d.streak, d.since = up, down, 0, at.now
 			d.reason = "as before this machine was cut off"
 		}
 	}
 }
 
-func (s *State) everythingFails() bool {
-	for _, d := range s.health.verdicts {
+func (h *healthState) everythingFails() bool {
+	for _, d := range h.verdicts {
 		if d.verdict != down || !d.probed {
 			return false
 		}
 	}
-	return len(s.health.verdicts) > 0
+	return len(h.verdicts) > 0
 }
 
-// noteFirstRound: from here on the machine may announce.
-func (s *State) noteFirstRound() {
-	if !s.health.firstRound && s.unprobed() == 0 {
-		s.health.firstRound = true
-	}
-}
-
-func (s *State) unprobed() int {
+func (h *healthState) unprobed() int {
 	n := 0
-	for _, d := range s.health.verdicts {
+	for _, d := range h.verdicts {
 		if !d.probed {
 			n++
 		}
@@ -419,39 +445,39 @@ func (s *State) CountBackends() (all int, down []string) {
 	return len(s.health.backends), down
 }
 
-// rememberHealth keeps what is known of the backends over a change of config.
-func (s *State) rememberHealth() {
-	if s.current == nil {
+// remember keeps what is known of the backends over a change of config.
+func (h *healthState) remember(at *step) {
+	if at.current == nil {
 		return
 	}
-	for _, members := range s.current.groups {
+	for _, members := range at.current.groups {
 		for _, m := range members {
-			state, known := s.stateOf(m)
-			if known == nil || !s.judgedBefore(m) {
+			state, known := h.stateOf(m)
+			if known == nil || !h.judgedBefore(at, m) {
 				continue
 			}
-			s.health.inherited[backendKey{m.Backend.Name, m.Backend.Address}] = inherited{up: state != stateDown, from: "as before the reload"}
+			h.inherited[backendKey{m.Backend.Name, m.Backend.Address}] = inherited{up: state != stateDown, from: "as before the reload"}
 		}
 	}
 }
 
 // forgetRemoved: a backend that comes back later is one not seen before.
-func (s *State) forgetRemoved(present []config.Backend) {
+func (h *healthState) forgetRemoved(present []config.Backend) {
 	stays := make(map[backendKey]bool, len(present))
 	for _, b := range present {
 		stays[backendKey{b.Name, b.Address}] = true
 	}
-	maps.DeleteFunc(s.health.inherited, func(key backendKey, _ inherited) bool { return !stays[key] })
+	maps.DeleteFunc(h.inherited, func(key backendKey, _ inherited) bool { return !stays[key] })
 }
 
 // judgedBefore: every check had a verdict, or the state was itself inherited.
-func (s *State) judgedBefore(m config.Member) bool {
-	if _, known := s.health.inherited[backendKey{m.Backend.Name, m.Backend.Address}]; known {
+func (h *healthState) judgedBefore(at *step, m config.Member) bool {
+	if _, known := h.inherited[backendKey{m.Backend.Name, m.Backend.Address}]; known {
 		return true
 	}
 	for _, pool := range m.Pools {
-		for _, check := range s.current.checks[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}] {
-			if !s.health.verdicts[check.target].probed {
+		for _, check := range at.current.checks[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}] {
+			if !h.verdicts[check.target].probed {
 				return false
 			}
 		}
@@ -461,33 +487,33 @@ func (s *State) judgedBefore(m config.Member) bool {
 
 // inheritFrom reads the states of the plan that runs in the forwarder, for
 // backends that were not judged yet.
-func (s *State) inheritFrom(plan *planv1.Plan) {
+func (h *healthState) inheritFrom(at *step, plan *planv1.Plan) {
 	addresses := addressesOf(plan)
 	for _, group := range plan.GetGroups() {
 		for _, m := range group.Members {
 			key := backendKey{m.Backend, addresses[m.Backend]}
-			if _, known := s.health.inherited[key]; known || m.State == stateDisabled {
+			if _, known := h.inherited[key]; known || m.State == stateDisabled {
 				continue
 			}
-			s.health.inherited[key] = inherited{up: m.State != stateDown, from: "as in the running plan"}
+			h.inherited[key] = inherited{up: m.State != stateDown, from: "as in the running plan"}
 		}
 	}
-	s.inheritVerdicts()
+	h.inheritVerdicts(at)
 }
 
 // inheritVerdicts judges backends that had a state before this controller (or
 // this check) by rise and fall from there, as if it had never stopped.
-func (s *State) inheritVerdicts() {
-	if s.current == nil {
+func (h *healthState) inheritVerdicts(at *step) {
+	if at.current == nil {
 		return
 	}
-	for _, t := range s.current.targets {
-		d := s.health.verdicts[t.Key()]
+	for _, t := range at.current.targets {
+		d := h.verdicts[t.Key()]
 		if d.former != unknown || d.inherited {
 			continue
 		}
-		for _, at := range t.For {
-			if former, known := s.health.inherited[backendKey{at.Backend, t.Backend()}]; known {
+		for _, of := range t.For {
+			if former, known := h.inherited[backendKey{of.Backend, t.Backend()}]; known {
 				d.inherit(former.up, former.from)
 				break
 			}

@@ -35,7 +35,8 @@ type membersState struct {
 	// By name. Their values are replaced, never changed in place.
 	pools map[string]poolMembers
 	// For the next start.
-	kept map[string]config.MemberSet
+	kept    map[string]config.MemberSet
+	changes uint64 // how often that changed
 	// When the next member has drained; zero: none drains.
 	again time.Time
 }
@@ -142,7 +143,7 @@ func (e MembersRestored) apply(s *State) {
 	for name, set := range e.Pools {
 		s.members.pools[name] = restored(set, s.now)
 	}
-	s.keepMembers()
+	s.members.keep()
 }
 
 func restored(set config.MemberSet, now time.Time) poolMembers {
@@ -151,7 +152,6 @@ func restored(set config.MemberSet, now time.Time) poolMembers {
 
 // A set of a source that the pool does not have any more changes nothing.
 func (e MembersRead) apply(s *State) {
-	s.routesUnaffected = true
 	if s.current == nil {
 		return
 	}
@@ -159,7 +159,7 @@ func (e MembersRead) apply(s *State) {
 	if pool == nil || pool.From == nil || *pool.From != e.From {
 		return
 	}
-	former := s.knownMembers(pool)
+	former := s.members.known(&s.step, pool)
 	next := former
 	if e.Problem == "" {
 		next = former.after(e.Members, pool, s.now)
@@ -172,10 +172,7 @@ func (e MembersRead) apply(s *State) {
 	}
 	s.members.pools[e.Pool] = next
 	s.noteMembers(pool, former, next)
-	if !former.heard && s.forwarder.wanted == nil {
-		s.markDirtyNow()
-	}
-	s.keepMembers()
+	s.members.keep()
 }
 
 func (p *poolMembers) fail(problem string, now time.Time) {
@@ -191,7 +188,7 @@ func (s *State) adoptMembers(pool string, former, next poolMembers) error {
 	if slices.Equal(former.all(), next.all()) {
 		return nil
 	}
-	pools := s.membersOf(s.current.loaded)
+	pools := s.members.of(&s.step, s.current.loaded)
 	pools[pool] = next
 	in, err := inputsWith(s.current.loaded, pools)
 	if err != nil {
@@ -200,7 +197,6 @@ func (s *State) adoptMembers(pool string, former, next poolMembers) error {
 	if refused := s.configs.refused; refused != nil && refused.loaded == in.loaded {
 		s.configs.refused = in // else an accepted plan would not end the refusal
 	}
-	s.routesUnaffected = false
 	s.adopt(in)
 	return nil
 }
@@ -225,78 +221,73 @@ func (s *State) CheckMembers(c *config.Config) error {
 	if len(c.MemberPools()) == 0 {
 		return nil
 	}
-	_, err := inputsWith(c, s.membersOf(c))
+	_, err := inputsWith(c, s.members.of(&s.step, c))
 	return err
 }
 
-// membersOf the pools of a config that have a source.
-func (s *State) membersOf(c *config.Config) map[string]poolMembers {
+// of the pools of a config that have a source.
+func (m *membersState) of(at *step, c *config.Config) map[string]poolMembers {
 	pools := map[string]poolMembers{}
 	for _, pool := range c.MemberPools() {
-		pools[pool.Name] = s.knownMembers(pool)
+		pools[pool.Name] = m.known(at, pool)
 	}
 	return pools
 }
 
-// knownMembers of a pool. One that gets a source has the backends that it had, until that
+// known of a pool. One that gets a source has the backends that it had, until that
 // source gives a set.
-func (s *State) knownMembers(pool *config.Pool) poolMembers {
-	if known, ok := s.members.pools[pool.Name]; ok {
-		if former := s.formerPool(pool.Name); former != nil && (former.From == nil || *former.From != *pool.From) {
+func (m *membersState) known(at *step, pool *config.Pool) poolMembers {
+	if known, ok := m.pools[pool.Name]; ok {
+		if former := at.formerPool(pool.Name); former != nil && (former.From == nil || *former.From != *pool.From) {
 			known.heard, known.problem, known.problemSince = false, "", time.Time{}
 		}
 		return known
 	}
-	former := s.formerPool(pool.Name)
+	former := at.formerPool(pool.Name)
 	if former == nil {
 		return poolMembers{}
 	}
 	var set config.MemberSet
 	for _, b := range former.Backends {
-		m := config.PoolMember{Name: b.Name, Address: b.Address, Weight: b.Weight}
+		member := config.PoolMember{Name: b.Name, Address: b.Address, Weight: b.Weight}
 		if b.Leaves {
-			set.Leaving = append(set.Leaving, config.LeavingMember{PoolMember: m, Until: s.now.Add(pool.DrainTime)})
+			set.Leaving = append(set.Leaving, config.LeavingMember{PoolMember: member, Until: at.now.Add(pool.DrainTime)})
 		} else {
-			set.Listed = append(set.Listed, m)
+			set.Listed = append(set.Listed, member)
 		}
 	}
 	slices.SortFunc(set.Listed, byMemberName)
-	return restored(set, s.now)
+	return restored(set, at.now)
 }
 
-func (s *State) formerPool(name string) *config.Pool {
-	if s.current == nil {
+func (at *step) formerPool(name string) *config.Pool {
+	if at.current == nil {
 		return nil
 	}
-	return s.current.config.PoolNamed(name)
-}
-
-// setMembers of another config.
-func (s *State) setMembers(pools map[string]poolMembers) {
-	s.members.pools = pools
-	s.keepMembers()
+	return at.current.config.PoolNamed(name)
 }
 
 // How much older than the latest success the one that is kept may be.
 const keptSuccessAge = time.Minute
 
-// keepMembers for the next start, and note when the next one has drained.
-func (s *State) keepMembers() {
+// keep for the next start, and note when the next one has drained.
+func (m *membersState) keep() {
 	var again earliest
-	kept := make(map[string]config.MemberSet, len(s.members.pools))
-	changed := len(s.members.pools) != len(s.members.kept)
-	for name, p := range s.members.pools {
-		for _, m := range p.leaving {
-			again.add(m.Until)
+	kept := make(map[string]config.MemberSet, len(m.pools))
+	changed := len(m.pools) != len(m.kept)
+	for name, p := range m.pools {
+		for _, member := range p.leaving {
+			again.add(member.Until)
 		}
-		now, was := p.kept(), s.members.kept[name]
+		now, was := p.kept(), m.kept[name]
 		changed = changed || !slices.Equal(now.Listed, was.Listed) || !slices.Equal(now.Leaving, was.Leaving) ||
 			now.LastSuccess.Sub(was.LastSuccess) >= keptSuccessAge
 		kept[name] = now
 	}
-	s.members.again = again.at
+	m.again = again.at
 	if changed {
-		s.members.kept, s.changed.MembersChanged = kept, true
+		m.kept = kept
+		m.changes++
 	}
 }
 
@@ -314,7 +305,7 @@ func (s *State) checkMembers() {
 		}
 		s.members.pools[name] = next
 	}
-	s.keepMembers()
+	s.members.keep()
 }
 
 // awaitsMembers: a source was not asked yet whose pool would be empty in the first plan.
@@ -331,31 +322,31 @@ func (s *State) awaitsMembers() bool {
 }
 
 // assumeHeard has the plan not wait for sources, and says which were not asked.
-func (s *State) assumeHeard() (notAsked []string) {
-	for _, pool := range s.current.loaded.MemberPools() {
-		p := s.members.pools[pool.Name]
+func (m *membersState) assumeHeard(at *step) (notAsked []string) {
+	for _, pool := range at.current.loaded.MemberPools() {
+		p := m.pools[pool.Name]
 		if !p.heard {
 			notAsked = append(notAsked, fmt.Sprintf("pool %s: %s is not asked before the config is in use; this is with the %d backends that are known", pool.Name, pool.From, len(p.all())))
 		}
 		p.heard = true
-		s.members.pools[pool.Name] = p
+		m.pools[pool.Name] = p
 	}
 	return notAsked
 }
 
-func (s *State) noteMembers(pool *config.Pool, former, now poolMembers) {
+func (at *step) noteMembers(pool *config.Pool, former, now poolMembers) {
 	source := pool.From.String()
 	switch {
 	case now.problem != "" && former.problem == "":
-		s.note("pool", pool.Name, "", "failing", fmt.Sprintf("%s: %s; its %d backends stay", source, now.problem, len(now.all())))
+		at.note("pool", pool.Name, "", "failing", fmt.Sprintf("%s: %s; its %d backends stay", source, now.problem, len(now.all())))
 	case now.problem == "" && former.problem != "":
-		s.note("pool", pool.Name, "failing", "listed", source+" gives its backends again")
+		at.note("pool", pool.Name, "failing", "listed", source+" gives its backends again")
 	}
 	switch {
 	case len(now.held) > 0 && len(former.held) == 0:
-		s.note("pool", pool.Name, "", "shrinking", fmt.Sprintf("%s lists %d backends and lacks %d of the pool's: these stay for shrink_delay, %s", source, len(now.listed), len(now.held), pool.ShrinkDelay))
+		at.note("pool", pool.Name, "", "shrinking", fmt.Sprintf("%s lists %d backends and lacks %d of the pool's: these stay for shrink_delay, %s", source, len(now.listed), len(now.held), pool.ShrinkDelay))
 	case len(now.held) == 0 && len(former.held) > 0:
-		s.note("pool", pool.Name, "shrinking", "listed", fmt.Sprintf("%s lists %d backends", source, len(now.listed)))
+		at.note("pool", pool.Name, "shrinking", "listed", fmt.Sprintf("%s lists %d backends", source, len(now.listed)))
 	}
 }
 
@@ -371,10 +362,10 @@ type MemberSourceView struct {
 	ProblemSince time.Time
 }
 
-func (s *State) viewMemberSources() []MemberSourceView {
+func (m *membersState) view(at *step) []MemberSourceView {
 	var views []MemberSourceView
-	for _, pool := range s.current.loaded.MemberPools() {
-		p := s.members.pools[pool.Name]
+	for _, pool := range at.current.loaded.MemberPools() {
+		p := m.pools[pool.Name]
 		v := MemberSourceView{
 			Pool: pool.Name, Source: pool.From.String(), Backends: len(p.listed) + len(p.held), Waiting: len(p.held), Leaving: len(p.leaving),
 			LastSuccess: p.lastSuccess, Problem: p.problem, ProblemSince: p.problemSince,

@@ -115,6 +115,17 @@ func TestASourceThatFailsChangesNothing(t *testing.T) {
 	}
 }
 
+func TestTheFirstPlanIsMadeWhenASourceHasFailed(t *testing.T) {
+	w := start(t, fromFile)
+	if w.last.Plan != nil {
+		t.Fatalf("there is a plan before the source was asked: %v", w.last.Plan)
+	}
+	w.fails("no such file")
+	if w.last.Plan == nil {
+		t.Error("there is no plan after it failed")
+	}
+}
+
 func TestASetThatEmptiesOrHalvesAPoolWaits(t *testing.T) {
 	for what, set := range map[string][]int{"empty": {}, "half": {1, 2}, "others": {5, 6, 7, 8}} {
 		w := start(t, fromFile)

@@ -33,6 +33,8 @@ type peersState struct {
 	paths []path
 	// What the running plan said of peers that were not judged yet.
 	inherited map[string]bool
+	// How often a verdict changed.
+	changes uint64
 }
 
 // path is one address of a peer that is probed; the zero address is that of a
@@ -52,93 +54,96 @@ type PeerResult struct {
 }
 
 func (e PeerResult) apply(s *State) {
-	s.routesUnaffected = true
-	d := s.peers.verdicts[path{e.Peer, e.Address}]
-	if d == nil || !d.step(e.OK, e.Reason, s.now) {
-		return
+	if s.peers.hear(e, &s.step) {
+		s.health.spillChanged(&s.step)
+	}
+}
+
+// hear a result, and report whether it changes a verdict.
+func (p *peersState) hear(e PeerResult, at *step) (isNews bool) {
+	d := p.verdicts[path{e.Peer, e.Address}]
+	if d == nil || !d.step(e.OK, e.Reason, at.now) {
+		return false
 	}
 	to := "down"
 	if e.OK {
 		to = "up"
 	}
 	name := e.Peer
-	if len(s.pathsTo(e.Peer)) > 1 {
+	if len(p.pathsTo(e.Peer)) > 1 {
 		name += " at " + e.Address.String()
 	}
-	s.note("peer", name, [...]string{unknown: "new", up: "up", down: "down"}[d.former], to, e.Reason)
-	s.spillChanged()
-	s.markDirty()
+	at.note("peer", name, [...]string{unknown: "new", up: "up", down: "down"}[d.former], to, e.Reason)
+	p.changes++
+	return true
 }
 
-// adoptPeers keeps the verdicts on paths that stay.
-func (s *State) adoptPeers(c *config.Config) {
-	s.peers.paths = nil
+// adopt keeps the verdicts on paths that stay.
+func (p *peersState) adopt(c *config.Config, now time.Time) {
+	p.paths = nil
 	wanted := map[path]bool{}
 	for _, target := range slices.Concat(compile.PeerTargets(c), compile.SpillTargets(c)) {
-		p := path{target.Peer, target.To}
-		s.peers.paths = append(s.peers.paths, p)
-		wanted[p] = true
-		if s.peers.verdicts[p] == nil {
+		to := path{target.Peer, target.To}
+		p.paths = append(p.paths, to)
+		wanted[to] = true
+		if p.verdicts[to] == nil {
 			rise := peerRise
 			if target.Spill {
 				rise = spillRise
 			}
-			s.peers.verdicts[p] = &damped{rise: rise, fall: peerFall, since: s.now, reason: "not yet probed"}
+			p.verdicts[to] = &damped{rise: rise, fall: peerFall, since: now, reason: "not yet probed"}
 		}
 	}
-	maps.DeleteFunc(s.peers.verdicts, func(p path, _ *damped) bool { return !wanted[p] })
+	maps.DeleteFunc(p.verdicts, func(to path, _ *damped) bool { return !wanted[to] })
 }
 
 // pathsTo lists a peer's paths in order of the config.
-func (s *State) pathsTo(peer string) []path {
+func (p *peersState) pathsTo(peer string) []path {
 	var paths []path
-	for _, p := range s.peers.paths {
-		if p.peer == peer {
-			paths = append(paths, p)
+	for _, to := range p.paths {
+		if to.peer == peer {
+			paths = append(paths, to)
 		}
 	}
 	return paths
 }
 
-// inheritPeers remembers which peers were healthy in the plan that runs: a
+// inherit remembers which peers were healthy in the plan that runs: a
 // controller that starts does not send their fragments elsewhere until it
 // knows better.
-func (s *State) inheritPeers(plan *planv1.Plan) {
+func (p *peersState) inherit(plan *planv1.Plan) {
 	for _, peer := range plan.GetPeers() {
-		s.peers.inherited[peer.Name] = peer.Healthy
+		p.inherited[peer.Name] = peer.Healthy
 	}
 }
 
-// peerHealthy: one that answers by any of its addresses. A peer that was never
+// isHealthy: one that answers by any of its addresses. A peer that was never
 // seen is not.
-func (s *State) peerHealthy(name string) bool {
+func (p *peersState) isHealthy(name string) bool {
 	asked := false
-	for _, p := range s.pathsTo(name) {
-		switch s.peers.verdicts[p].verdict {
+	for _, to := range p.pathsTo(name) {
+		switch p.verdicts[to].verdict {
 		case up:
 			return true
 		case down:
 			asked = true
 		}
 	}
-	return !asked && s.peers.inherited[name]
+	return !asked && p.inherited[name]
 }
 
-// peerWell: one that answers now, whatever a running plan said.
-func (s *State) peerWell() bool {
-	if s.current == nil {
-		return false
-	}
-	return slices.ContainsFunc(s.current.config.Peers, func(peer config.Peer) bool {
-		return slices.ContainsFunc(s.pathsTo(peer.Name), func(p path) bool { return s.peers.verdicts[p].verdict == up })
+// isOneWell: one that answers now, whatever a running plan said.
+func (p *peersState) isOneWell(in *inputs) bool {
+	return in != nil && slices.ContainsFunc(in.config.Peers, func(peer config.Peer) bool {
+		return slices.ContainsFunc(p.pathsTo(peer.Name), func(to path) bool { return p.verdicts[to].verdict == up })
 	})
 }
 
-// peerAddresses puts those first that answer: the forwarder tunnels to the
+// addresses puts those first that answer: the forwarder tunnels to the
 // first that it can reach.
-func (s *State) peerAddresses(peer config.Peer) []netip.Addr {
+func (p *peersState) addresses(peer config.Peer) []netip.Addr {
 	answers := func(address netip.Addr) int {
-		if d := s.peers.verdicts[path{peer.Name, address}]; d != nil && d.verdict == up {
+		if d := p.verdicts[path{peer.Name, address}]; d != nil && d.verdict == up {
 			return 0
 		}
 		return 1
@@ -150,9 +155,9 @@ func (s *State) peerAddresses(peer config.Peer) []netip.Addr {
 
 // spillDown: a cluster that packets are spilled to and that does not answer.
 // One that was not asked yet, or cannot be, is not down.
-func (s *State) spillDown(prefix netip.Prefix) bool {
-	for _, p := range s.pathsTo(prefix.String()) {
-		if s.peers.verdicts[p].verdict == down {
+func (p *peersState) spillDown(prefix netip.Prefix) bool {
+	for _, to := range p.pathsTo(prefix.String()) {
+		if p.verdicts[to].verdict == down {
 			return true
 		}
 	}
@@ -169,36 +174,36 @@ type PeerView struct {
 	Since     time.Time
 }
 
-func (s *State) viewPeers() []PeerView {
+func (p *peersState) view(c *config.Config) []PeerView {
 	var views []PeerView
-	for _, peer := range s.current.config.Peers {
-		v := PeerView{Name: peer.Name, Addresses: slices.Clone(peer.Addresses), Healthy: s.peerHealthy(peer.Name)}
-		v.Reason, v.Since = s.peerReason(peer.Name)
+	for _, peer := range c.Peers {
+		v := PeerView{Name: peer.Name, Addresses: slices.Clone(peer.Addresses), Healthy: p.isHealthy(peer.Name)}
+		v.Reason, v.Since = p.reason(peer.Name)
 		views = append(views, v)
 	}
-	for _, target := range compile.SpillTargets(s.current.config) {
+	for _, target := range compile.SpillTargets(c) {
 		v := PeerView{Name: target.Peer, Addresses: []netip.Addr{target.To}}
-		v.Healthy = s.peers.verdicts[path{target.Peer, target.To}].verdict != down
-		v.Reason, v.Since = s.peerReason(target.Peer)
+		v.Healthy = p.verdicts[path{target.Peer, target.To}].verdict != down
+		v.Reason, v.Since = p.reason(target.Peer)
 		views = append(views, v)
 	}
 	return views
 }
 
-// peerReason is that of each path, if there are several, and when the latest
+// reason is that of each path, if there are several, and when the latest
 // changed.
-func (s *State) peerReason(name string) (string, time.Time) {
+func (p *peersState) reason(name string) (string, time.Time) {
 	var reasons []string
 	var since time.Time
-	paths := s.pathsTo(name)
-	for _, p := range paths {
-		d := s.peers.verdicts[p]
+	paths := p.pathsTo(name)
+	for _, to := range paths {
+		d := p.verdicts[to]
 		reason := d.reason
-		if d.verdict == unknown && s.peerHealthy(name) {
+		if d.verdict == unknown && p.isHealthy(name) {
 			reason = "as in the running plan"
 		}
 		if len(paths) > 1 {
-			reason = p.address.String() + ": " + reason
+			reason = to.address.String() + ": " + reason
 		}
 		reasons = append(reasons, reason)
 		if d.since.After(since) {

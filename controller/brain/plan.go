@@ -30,7 +30,7 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 		return
 	}
 	plan := s.nextPlan(changed)
-	isWanted := plan == s.forwarder.wanted || s.forwarder.wantedOf != s.current && !s.wantedIsRefused() && proto.Equal(plan, s.forwarder.wanted)
+	isWanted := plan == s.forwarder.wanted || s.forwarder.wantedOf != s.current && !s.forwarder.wantedIsRefused() && proto.Equal(plan, s.forwarder.wanted)
 	if s.forwarder.wanted != nil && s.forwarder.wanted.Generation == s.forwarder.numbered && isWanted {
 		s.forwarder.wantedOf = s.current
 		s.commitBuckets()
@@ -45,16 +45,15 @@ func (s *State) decidePlan(changed map[string][]config.Member) {
 	plan.Generation = s.forwarder.numbered
 	s.forwarder.wanted, s.forwarder.wantedOf = plan, s.current
 	s.commitBuckets()
-	s.tables = s.tablesAfter(plan, s.health.firstRound)
-	s.changed.PlanChanged = true
+	s.tables = s.tables.after(plan, s.health.firstRound)
 	s.forwarder.pending[s.forwarder.numbered] = pendingPlan{inputs: s.current, probing: plan.Probing, active: activeGroups(plan), maps: s.bucketGenerations(plan)}
 }
 
 // wantedIsRefused: the forwarder has refused the wanted plan. It is offered anew by another
 // config that comes to the same.
-func (s *State) wantedIsRefused() bool {
-	_, isPending := s.forwarder.pending[s.forwarder.numbered]
-	return s.forwarder.accepted != s.forwarder.numbered && !isPending
+func (f *forwarderState) wantedIsRefused() bool {
+	_, isPending := f.pending[f.numbered]
+	return f.accepted != f.numbered && !isPending
 }
 
 // servePlanAlready: the config has changed, but the plan is the same by both.
@@ -80,22 +79,22 @@ func (s *State) nextPlan(changed map[string][]config.Member) *planv1.Plan {
 
 func (s *State) compileStates() compile.States {
 	return compile.States{
-		Backend: s.planState, Fifths: s.fifthsOf, Use: s.useOfGroup, PeerHealthy: s.peerHealthy,
-		PeerAddresses: s.peerAddresses, SpillDown: s.spillDown, BucketMap: s.nextBuckets, BucketsDue: s.bucketsDue,
-		Tables: s.formerTables,
+		Backend: s.health.planState, Fifths: s.health.fifthsOf, Use: s.health.useOfGroup, PeerHealthy: s.peers.isHealthy,
+		PeerAddresses: s.peers.addresses, SpillDown: s.peers.spillDown, BucketMap: s.nextBuckets, BucketsDue: s.bucketsDue,
+		Tables: s.tables.former,
 	}
 }
 
 // planState is the state of a backend as one of its pools sees it; compile
 // combines them.
-func (s *State) planState(pool, backend string) planv1.BackendState {
-	if b := s.health.backends[compile.PoolBackend{Pool: pool, Backend: backend}]; b != nil {
+func (h *healthState) planState(pool, backend string) planv1.BackendState {
+	if b := h.backends[compile.PoolBackend{Pool: pool, Backend: backend}]; b != nil {
 		return b.state
 	}
 	return stateDown
 }
 
-func (s *State) useOfGroup(group string) compile.Use { return s.health.use[group].how }
+func (h *healthState) useOfGroup(group string) compile.Use { return h.use[group].how }
 
 func activeGroups(plan *planv1.Plan) map[string]int {
 	groups := map[string]int{}
@@ -119,7 +118,6 @@ func (s *State) raiseGeneration(running uint64) {
 		s.note("forwarder", "plan", fmt.Sprint(s.forwarder.numbered), fmt.Sprint(running), "the forwarder has a plan from elsewhere; ours follows it")
 	}
 	s.forwarder.numbered = running
-	s.markDirtyNow()
 }
 
 func (e PlanAccepted) apply(s *State) {
@@ -130,7 +128,8 @@ func (e PlanAccepted) apply(s *State) {
 	f := &s.forwarder
 	f.accepted, f.acceptedAt = e.Generation, s.now
 	f.health.Require(e.Generation, s.now)
-	s.routes.plan, s.changed.RoutesChanged = e.Generation, true
+	s.routes.plan = e.Generation
+	s.routes.changes++
 	f.running = accepted
 	f.warnings = e.Warnings
 	f.refusal = ""

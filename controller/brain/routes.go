@@ -18,6 +18,9 @@ import (
 type routesState struct {
 	byPrefix map[netip.Prefix]*routeState
 	wanted   []Route // from byPrefix, in order
+	basis    basis
+	// How often what the speaker is to know changed.
+	changes uint64
 	// Since this controller started, it was known what to announce.
 	decided bool
 	// The plan that the forwarder must have for them.
@@ -27,7 +30,7 @@ type routesState struct {
 	// Routes carry GRACEFUL_SHUTDOWN and go when its time is over; and when the
 	// first of them does that goes with a drained service, zero: none.
 	draining bool
-	drainEnd time.Time
+	drainEnd earliest
 	// Of the decision under way: why the next hops of a group are not known.
 	unresolved map[string]string
 	neighbors  map[netip.Addr]string // states of the BGP sessions
@@ -71,10 +74,11 @@ func (s *State) decideRoutes() {
 	}
 	s.routes.unresolved = map[string]string{}
 	present := make(map[netip.Prefix]bool, len(s.current.announceables))
-	why := s.whyNoRoutes()
-	s.routes.draining, s.routes.drainEnd = why.draining, time.Time{}
+	why, before := s.whyNoRoutes(), s.routes.changes
+	s.routes.draining, s.routes.drainEnd = why.draining, earliest{}
 	if why.undecided == "" && !s.routes.decided {
-		s.routes.decided, s.changed.RoutesChanged = true, true
+		s.routes.decided = true
+		s.routes.changes++
 	}
 	for _, a := range s.current.announceables {
 		present[a.Prefix] = true
@@ -82,12 +86,12 @@ func (s *State) decideRoutes() {
 	}
 	for prefix, r := range s.routes.byPrefix {
 		if !present[prefix] {
-			s.setRoute(r, Route{}, false, "no service here has it any more", "")
+			s.routes.set(&s.step, r, Route{}, false, "no service here has it any more", "")
 			delete(s.routes.byPrefix, prefix)
 		}
 	}
-	if s.changed.RoutesChanged {
-		s.routes.wanted = s.listRoutes()
+	if s.routes.changes != before {
+		s.routes.wanted = s.routes.list()
 	}
 }
 
@@ -100,7 +104,7 @@ func (s *State) decideRoute(a config.Route, why whyNoRoutes) {
 	}
 	r.services = a.Services
 	if why.undecided != "" {
-		s.setRoute(r, r.route, r.desired, "", why.undecided)
+		s.routes.set(&s.step, r, r.route, r.desired, "", why.undecided)
 		return
 	}
 	if r.inherited {
@@ -119,51 +123,49 @@ func (s *State) decideRoute(a config.Route, why whyNoRoutes) {
 	default:
 		reason = s.whyNotServed(a, r)
 	}
-	if d := s.routeDrain(a); d != nil && reason == "" {
+	if d := s.drains.of(a); d != nil && reason == "" {
 		route.GracefulShutdown = true
-		reason = s.drainRoute(d, r)
+		reason = s.routes.drain(d, r, s.now)
 	}
-	s.setRoute(r, route, reason == "", reason, why.withheld)
+	s.routes.set(&s.step, r, route, reason == "", reason, why.withheld)
 }
 
-// drainRoute of services that are drained: it goes when the time of that is over,
+// drain of services that are drained: it goes when the time of that is over,
 // at once if it is not announced.
-func (s *State) drainRoute(d *drain, r *routeState) string {
-	if !r.announced || !s.now.Before(d.until) {
+func (rs *routesState) drain(d *drain, r *routeState, now time.Time) string {
+	if !r.announced || !now.Before(d.until) {
 		return d.outcome()
 	}
-	s.routes.draining = true
-	if s.routes.drainEnd.IsZero() || d.until.Before(s.routes.drainEnd) {
-		s.routes.drainEnd = d.until
-	}
+	rs.draining = true
+	rs.drainEnd.add(d.until)
 	return ""
 }
 
-// setRoute notes what was decided. A route that is desired is not announced
+// set notes what was decided. A route that is desired is not announced
 // while something withholds it.
-func (s *State) setRoute(r *routeState, route Route, desired bool, reason, withheld string) {
+func (rs *routesState) set(at *step, r *routeState, route Route, desired bool, reason, withheld string) {
 	announced := desired && withheld == ""
 	reason = cmp.Or(withheld, reason)
 	if announced != r.announced {
-		r.since = s.now
-		s.noteRoute(cmp.Or(route.Prefix, r.route.Prefix).String(), announced, reason)
+		r.since = at.now
+		rs.note(at, cmp.Or(route.Prefix, r.route.Prefix).String(), announced, reason)
 	}
 	if desired != r.desired || (desired && !route.Equal(r.route)) {
-		s.changed.RoutesChanged = true
+		rs.changes++
 	}
 	r.route, r.desired, r.announced, r.reason = route, desired, announced, reason
 }
 
-// noteRoute where routers can have it.
-func (s *State) noteRoute(prefix string, announced bool, reason string) {
+// note where routers can have it.
+func (rs *routesState) note(at *step, prefix string, announced bool, reason string) {
 	switch {
-	case !s.current.config.Announces():
+	case !at.current.config.Announces():
 	case !announced:
-		s.note("route", prefix, "announced", "withdrawn", reason)
-	case s.current.config.BGP != nil && !s.sessionUp():
-		s.note("route", prefix, "withdrawn", "announced", "its services have backends; no BGP session is established yet")
+		at.note("route", prefix, "announced", "withdrawn", reason)
+	case at.current.config.BGP != nil && !rs.sessionUp():
+		at.note("route", prefix, "withdrawn", "announced", "its services have backends; no BGP session is established yet")
 	default:
-		s.note("route", prefix, "withdrawn", "announced", "its services have backends")
+		at.note("route", prefix, "withdrawn", "announced", "its services have backends")
 	}
 }
 
@@ -172,7 +174,7 @@ func (s *State) whyNoRoutes() whyNoRoutes {
 	f := &s.forwarder
 	draining := s.machineDraining()
 	switch {
-	case s.machine.drain != nil && !draining:
+	case s.drains.machine != nil && !draining:
 		return whyNoRoutes{none: "the machine is drained"}
 	case !s.health.cutOffSince.IsZero():
 		return whyNoRoutes{none: "this machine is cut off: every pool fails and its gateway does not answer"}
@@ -196,7 +198,7 @@ func (s *State) whyUndecided() string {
 	f := &s.forwarder
 	switch {
 	case !s.health.firstRound:
-		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.unprobed(), len(s.health.verdicts))
+		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.health.unprobed(), len(s.health.verdicts))
 	case f.accepted == 0 && f.refusal != "":
 		return "the forwarder refuses the plan: " + f.refusal
 	case f.accepted == 0:
@@ -209,14 +211,19 @@ func (s *State) whyUndecided() string {
 
 // machineDraining: routes are about to be withdrawn on purpose.
 func (s *State) machineDraining() bool {
-	return s.machine.drain != nil && s.now.Before(s.machineDrainEnd()) && s.announcesAnything()
+	return s.drains.machine != nil && s.now.Before(s.drains.machine.until) && s.routes.announceAnything()
 }
 
-// machineDrainEnd is when its routes are withdrawn.
-func (s *State) machineDrainEnd() time.Time { return s.machine.drain.until }
+// announce one of them.
+func (rs *routesState) announce(prefixes []netip.Prefix) bool {
+	return slices.ContainsFunc(prefixes, func(prefix netip.Prefix) bool {
+		r := rs.byPrefix[prefix]
+		return r != nil && r.announced
+	})
+}
 
-func (s *State) announcesAnything() bool {
-	for _, r := range s.routes.byPrefix {
+func (rs *routesState) announceAnything() bool {
+	for _, r := range rs.byPrefix {
 		if r.announced {
 			return true
 		}
@@ -231,13 +238,13 @@ func (s *State) whyNotServed(a config.Route, r *routeState) string {
 	for _, name := range a.Services {
 		service := s.current.byName[name]
 		keeps := keepsRoute(service)
-		why, tooFew := s.tooFew(service)
+		why, tooFew := s.health.tooFew(service)
 		switch {
 		case !keeps && tooFew:
 			if why != "" {
 				reason = "too few backends: " + why
 			}
-		case !s.runs(a.Prefix, name, keeps):
+		case !s.forwarder.serves(s.current, a.Prefix, name, keeps):
 			reason = "waiting for the forwarder to accept the plan that serves it"
 		case s.whyBucketsWait(service) != "":
 			reason = s.whyBucketsWait(service)
@@ -248,11 +255,11 @@ func (s *State) whyNotServed(a config.Route, r *routeState) string {
 	return reason
 }
 
-// runs: the plan that the forwarder has accepted serves the prefix already.
-func (s *State) runs(prefix netip.Prefix, service string, keeps bool) bool {
-	running := s.forwarder.running
+// serves: the plan that the forwarder has accepted serves the prefix already.
+func (f *forwarderState) serves(in *inputs, prefix netip.Prefix, service string, keeps bool) bool {
+	running := f.running
 	return running.inputs != nil && running.inputs.offers[offer{prefix, service}] &&
-		(keeps || running.active[running.inputs.byName[service].Group] >= s.current.byName[service].BackendsMin)
+		(keeps || running.active[running.inputs.byName[service].Group] >= in.byName[service].BackendsMin)
 }
 
 func keepsRoute(service *config.Service) bool {
@@ -289,7 +296,7 @@ func (s *State) whyGroupUnresolved(service *config.Service) string {
 	}
 	for _, m := range service.Members {
 		u, missing := s.forwarder.unresolved[m.Backend.Name]
-		if missing && s.takesNew(service.Group, m) {
+		if missing && s.health.takesNew(service.Group, m) {
 			reason = fmt.Sprintf("next hop of backend %s (%s) is not resolved: %s", u.Backend, u.Address, u.Why)
 			break
 		}
@@ -298,9 +305,9 @@ func (s *State) whyGroupUnresolved(service *config.Service) string {
 	return reason
 }
 
-func (s *State) listRoutes() []Route {
+func (rs *routesState) list() []Route {
 	var routes []Route
-	for _, r := range s.routes.byPrefix {
+	for _, r := range rs.byPrefix {
 		if r.desired {
 			routes = append(routes, r.route)
 		}

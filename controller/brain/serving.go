@@ -61,9 +61,9 @@ func (s *State) machineItself() Serving {
 	switch {
 	case s.current == nil:
 		return Serving{NotServing, "no config"}
-	case s.machine.drain != nil && s.machineDraining():
-		return Serving{Draining, s.machine.drain.progress()}
-	case s.machine.drain != nil:
+	case s.drains.machine != nil && s.machineDraining():
+		return Serving{Draining, s.drains.machine.progress()}
+	case s.drains.machine != nil:
 		return Serving{Drained, "drained by command"}
 	case !s.health.cutOffSince.IsZero():
 		return Serving{CutOff, "every pool fails and the gateway " + s.health.gateway.address + " does not answer"}
@@ -71,7 +71,7 @@ func (s *State) machineItself() Serving {
 	if reason := s.whyNoRoutes().reason(); reason != "" {
 		return Serving{NotServing, reason}
 	}
-	if s.current.config.BGP != nil && !s.sessionUp() {
+	if s.current.config.BGP != nil && !s.routes.sessionUp() {
 		return Serving{NotServing, "no BGP session up"}
 	}
 	return Serving{State: ServingAll}
@@ -88,10 +88,10 @@ func (s *State) servingService(service *config.Service) Serving {
 	default:
 		return Serving{NotServing, "the machine is " + m.State + ": " + m.Reason}
 	}
-	if s.drainedServices[service.Name] != nil {
+	if s.drains.services[service.Name] != nil {
 		return s.servingDrained(service.Name)
 	}
-	if reason, tooFew := s.tooFew(service); tooFew {
+	if reason, tooFew := s.health.tooFew(service); tooFew {
 		if keepsRoute(service) {
 			return Serving{KeptWithout, reason}
 		}
@@ -110,7 +110,7 @@ func (s *State) servingDrained(service string) Serving {
 		return Serving{Draining, "drained by command, but " + kept}
 	}
 	if s.announcesService(service) {
-		return Serving{Draining, s.drainedServices[service].progress()}
+		return Serving{Draining, s.drains.services[service].progress()}
 	}
 	return Serving{Drained, "drained by command"}
 }

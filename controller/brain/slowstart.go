@@ -12,11 +12,11 @@ import (
 )
 
 // stepSlowStart gives a backend its part of the weight, and at last all of it.
-func (s *State) stepSlowStart(pool *config.Pool, b *poolBackend, again *earliest) {
+func (h *healthState) stepSlowStart(at *step, pool *config.Pool, b *poolBackend, again *earliest) {
 	if b.slowSince.IsZero() {
 		return
 	}
-	b.fifths = fifthsAfter(s.now.Sub(b.slowSince), pool.SlowStart)
+	b.fifths = fifthsAfter(at.now.Sub(b.slowSince), pool.SlowStart)
 	if b.fifths == compile.AllFifths {
 		b.slowSince, b.fifths = time.Time{}, 0
 		return
@@ -34,8 +34,8 @@ func fifthsAfter(elapsed, whole time.Duration) uint32 {
 }
 
 // fifthsOf its weight a backend has in a pool.
-func (s *State) fifthsOf(pool, backend string) uint32 {
-	b := s.health.backends[compile.PoolBackend{Pool: pool, Backend: backend}]
+func (h *healthState) fifthsOf(pool, backend string) uint32 {
+	b := h.backends[compile.PoolBackend{Pool: pool, Backend: backend}]
 	if b == nil || b.fifths == 0 {
 		return compile.AllFifths
 	}

@@ -32,9 +32,7 @@ func (c *comparison) compare(path string, ours reflect.Value, snapshot func() re
 	switch ours.Kind() {
 	case reflect.Struct:
 		for i := range ours.NumField() {
-			if field := ours.Type().Field(i); field.Name != "changed" { // of one Step alone
-				c.compare(path+"."+field.Name, settable(ours.Field(i)), func() reflect.Value { return snapshot().Field(i) })
-			}
+			c.compare(path+"."+ours.Type().Field(i).Name, settable(ours.Field(i)), func() reflect.Value { return snapshot().Field(i) })
 		}
 	case reflect.Map:
 		if ours.Len() == 0 {

@@ -22,29 +22,32 @@ type groupTables struct {
 	isServed bool
 }
 
-func (s *State) formerTables(group string) []compile.Table {
-	known := s.tables[group]
+// tablesState is by group.
+type tablesState map[string]groupTables
+
+func (t tablesState) former(group string) []compile.Table {
+	known := t[group]
 	if known.isServed {
 		return known.tables
 	}
 	return known.earlier
 }
 
-// tablesAfter the plan, by group.
-func (s *State) tablesAfter(plan *planv1.Plan, isServed bool) map[string]groupTables {
+// after the plan, by group.
+func (t tablesState) after(plan *planv1.Plan, isServed bool) tablesState {
 	chances := map[string]bool{}
 	for _, service := range plan.GetServices() {
 		if service.GetSecondChance() != nil {
 			chances[service.GetGroup()] = true
 		}
 	}
-	after := map[string]groupTables{}
+	after := tablesState{}
 	for _, group := range plan.GetGroups() {
 		if !chances[group.GetName()] {
 			continue
 		}
 		next := groupTables{tables: compile.Tables(group), earlier: compile.EarlierTables(group), isServed: isServed}
-		former := s.tables[group.GetName()]
+		former := t[group.GetName()]
 		if former.isServed && slices.EqualFunc(former.tables, next.tables, compile.SameTable) {
 			next.isServed = true
 		}
@@ -56,7 +59,7 @@ func (s *State) tablesAfter(plan *planv1.Plan, isServed bool) map[string]groupTa
 // noteServed: once every backend was probed, and nothing that is known by now is
 // missing in the plan, connections are made by its tables.
 func (s *State) noteServed() {
-	if !s.health.firstRound || !s.dirtySince.IsZero() {
+	if !s.health.firstRound || !s.outdatedSince.IsZero() {
 		return
 	}
 	for name, known := range s.tables {

@@ -30,39 +30,39 @@ type unconfirmed struct {
 	at time.Time
 }
 
-func (s *State) awaitConfirmation(e ProbeResult) {
-	if s.now.Add(-e.Took).Before(s.forwarder.stoodStillUntil) {
-		ProbeUnsent{Target: e.Target, Reason: stoodStill}.take(s)
+func (h *healthState) awaitConfirmation(at *step, e ProbeResult) {
+	if at.now.Add(-e.Took).Before(h.stoodStillUntil) {
+		h.takeUnsent(at, ProbeUnsent{Target: e.Target, Reason: stoodStill})
 		return
 	}
-	s.health.unconfirmed = append(s.health.unconfirmed, unconfirmed{e, s.now})
+	h.unconfirmed = append(h.unconfirmed, unconfirmed{e, at.now})
 }
 
 // confirmFailures by an answer of the forwarder's; what it answered before was asked
 // at `former`. What was lost between may be seen by that alone: of several answers
 // only the latest comes here.
-func (s *State) confirmFailures(answer judge.Answer, former time.Time) {
-	if s.now.Sub(former) > answerMax || answer.ProbesAge > probesAgeMax {
-		s.forwarder.stoodStillUntil = s.now
-		s.voidFailures(stoodStill)
+func (h *healthState) confirmFailures(at *step, answer judge.Answer, former time.Time) {
+	if at.now.Sub(former) > answerMax || answer.ProbesAge > probesAgeMax {
+		h.stoodStillUntil = at.now
+		h.voidFailures(at, stoodStill)
 		return
 	}
-	waiting := s.health.unconfirmed
-	s.health.unconfirmed = nil
+	waiting := h.unconfirmed
+	h.unconfirmed = nil
 	for _, failure := range waiting {
 		if failure.at.After(answer.Asked) {
-			s.health.unconfirmed = append(s.health.unconfirmed, failure)
+			h.unconfirmed = append(h.unconfirmed, failure)
 			continue
 		}
-		failure.take(s)
+		h.take(at, failure.ProbeResult)
 	}
 }
 
 // voidFailures: the forwarder may not have sent these probes.
-func (s *State) voidFailures(reason string) {
-	former := s.health.unconfirmed
-	s.health.unconfirmed = nil
+func (h *healthState) voidFailures(at *step, reason string) {
+	former := h.unconfirmed
+	h.unconfirmed = nil
 	for _, failure := range former {
-		ProbeUnsent{Target: failure.Target, Reason: reason}.take(s)
+		h.takeUnsent(at, ProbeUnsent{Target: failure.Target, Reason: reason})
 	}
 }

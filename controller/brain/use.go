@@ -38,11 +38,11 @@ func ruleOf(service *config.Service) groupRule {
 }
 
 // decideUse of groups in which something changed.
-func (s *State) decideUse(groups map[string][]config.Member) {
+func (h *healthState) decideUse(at *step, peers *peersState, groups map[string][]config.Member) {
 	for name, members := range groups {
 		now := groupUse{}
 		for _, m := range members {
-			switch state, _ := s.stateOf(m); {
+			switch state, _ := h.stateOf(m); {
 			case state != stateActive:
 			case m.IsBackup:
 				now.backup++
@@ -50,23 +50,23 @@ func (s *State) decideUse(groups map[string][]config.Member) {
 				now.own++
 			}
 		}
-		rule := s.current.rules[name]
-		active := s.useOf(rule, &now)
-		s.noteUse(name, rule, now)
-		s.health.use[name], s.health.active[name] = now, active
+		rule := at.current.rules[name]
+		active := useOf(rule, &now, peers)
+		h.noteUse(at, name, rule, now)
+		h.use[name], h.active[name] = now, active
 	}
 }
 
 // useOf decides how, and returns how many backends then take new connections.
 // With none at all the forwarder does by itself what spill and when_none say.
-func (s *State) useOf(rule groupRule, u *groupUse) int {
+func useOf(rule groupRule, u *groupUse, peers *peersState) int {
 	active := u.own
 	if u.own < rule.min && rule.hasBackup {
 		u.how, active = compile.UseBackup, u.own+u.backup
 	}
 	switch {
 	case active == 0 || active >= rule.min:
-	case s.canSpill(rule):
+	case peers.canSpill(rule):
 		u.how, active = compile.UseNone, 0
 	case rule.failOpen:
 		u.how = compile.UseDown
@@ -75,9 +75,9 @@ func (s *State) useOf(rule groupRule, u *groupUse) int {
 }
 
 // canSpill: what is left serves better than clusters that are all down.
-func (s *State) canSpill(rule groupRule) bool {
+func (p *peersState) canSpill(rule groupRule) bool {
 	for _, prefix := range rule.spill {
-		if !s.spillDown(prefix) {
+		if !p.spillDown(prefix) {
 			return true
 		}
 	}
@@ -85,19 +85,19 @@ func (s *State) canSpill(rule groupRule) bool {
 }
 
 // spillChanged: groups that spill with backends left are to be decided anew.
-func (s *State) spillChanged() {
-	if s.current == nil {
+func (h *healthState) spillChanged(at *step) {
+	if at.current == nil {
 		return
 	}
-	for _, group := range s.current.spilling {
-		for _, m := range s.current.groups[group] {
-			s.markPoolsDirty(m.Pools)
+	for _, group := range at.current.spilling {
+		for _, m := range at.current.groups[group] {
+			h.due.add(m.Pools...)
 		}
 	}
 }
 
-func (s *State) noteUse(group string, rule groupRule, now groupUse) {
-	former, known := s.health.use[group]
+func (h *healthState) noteUse(at *step, group string, rule groupRule, now groupUse) {
+	former, known := h.use[group]
 	if former.how == now.how || !known && now.how == compile.UseOwn {
 		return
 	}
@@ -106,10 +106,10 @@ func (s *State) noteUse(group string, rule groupRule, now groupUse) {
 		from = useName(former.how)
 	}
 	name := rule.name
-	if n := s.current.servicesOf[group]; n > 1 {
+	if n := at.current.servicesOf[group]; n > 1 {
 		name = fmt.Sprintf("%d services of %s", n, group)
 	}
-	s.note("service", name, from, useName(now.how), now.numbers(rule))
+	at.note("service", name, from, useName(now.how), now.numbers(rule))
 }
 
 // numbers that the decision was made by.
@@ -134,31 +134,31 @@ func enough(service *config.Service, active int) bool {
 }
 
 // tooFew active backends for the service; with how many, in words.
-func (s *State) tooFew(service *config.Service) (reason string, isSo bool) {
-	active := s.health.active[service.Group]
+func (h *healthState) tooFew(service *config.Service) (reason string, isSo bool) {
+	active := h.active[service.Group]
 	if enough(service, active) {
 		return "", false
 	}
 	if service.BackendsMin == 1 && len(service.BackupPools) == 0 {
 		return "", true
 	}
-	return s.health.use[service.Group].numbers(ruleOf(service)), true
+	return h.use[service.Group].numbers(ruleOf(service)), true
 }
 
 // takesNew connections: by its state and by the use of its group.
-func (s *State) takesNew(group string, m config.Member) bool {
-	state, _ := s.stateOf(m)
-	return s.health.use[group].how.State(m, state) == stateActive
+func (h *healthState) takesNew(group string, m config.Member) bool {
+	state, _ := h.stateOf(m)
+	return h.use[group].how.State(m, state) == stateActive
 }
 
 // memberUse says what a member does that its own state does not; and that state in
 // other words, if there are any.
-func (s *State) memberUse(group string, m config.Member, state string) (shown, reason string) {
-	use := s.health.use[group]
+func (h *healthState) memberUse(at *step, group string, m config.Member, state string) (shown, reason string) {
+	use := h.use[group]
 	if use.how == compile.UseOwn && !m.IsBackup {
 		return state, ""
 	}
-	rule := s.current.rules[group]
+	rule := at.current.rules[group]
 	switch {
 	case state == "active" && use.how == compile.UseOwn && m.IsBackup:
 		return "standby", fmt.Sprintf("backup, used while fewer than %d of the own are active", rule.min)

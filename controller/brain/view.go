@@ -132,34 +132,26 @@ type RouteView struct {
 // View makes a snapshot; what the config alone says is shared, and not to be
 // changed. Backends are many: they are left out unless requested.
 func (s *State) View(withBackends bool) View {
-	v := View{Machine: s.viewMachine(), Forwarder: s.viewForwarder(), Neighbors: map[netip.Addr]string{}, NotReady: s.NotReady()}
-	for address, state := range s.routes.neighbors {
-		v.Neighbors[address] = state
-	}
+	v := View{Machine: s.viewMachine(), Forwarder: s.viewForwarder(), Neighbors: maps.Clone(s.routes.neighbors), NotReady: s.NotReady()}
 	v.Config = s.viewConfig()
 	v.Config.Warnings = s.Warnings()
 	if s.current == nil {
 		return v
 	}
-	v.Peers = s.viewPeers()
-	v.MemberSources = s.viewMemberSources()
-	only := map[string]string{} // services that are alone in their groups
+	v.Peers = s.peers.view(s.current.config)
+	v.MemberSources = s.members.view(&s.step)
 	v.Services = make([]ServiceView, len(s.current.services))
 	for i := range s.current.services {
-		service := &s.current.services[i]
-		v.Services[i] = s.viewService(service)
-		if s.current.servicesOf[service.Group] == 1 {
-			only[service.Group] = service.Name
-		}
+		v.Services[i] = s.viewService(&s.current.services[i])
 	}
 	v.Routes = s.viewRoutes()
-	v.SilentAgents, v.AgentsBehind = s.silentAgents(), s.agentsBehind()
+	v.SilentAgents, v.AgentsBehind = s.agents.silent(&s.step), s.agents.behind(&s.step)
 	if !withBackends {
 		return v
 	}
 	for _, group := range slices.Sorted(maps.Keys(s.current.groups)) {
 		for _, m := range s.current.groups[group] {
-			v.Backends = append(v.Backends, s.viewBackend(group, only[group], m))
+			v.Backends = append(v.Backends, s.viewBackend(group, m))
 		}
 	}
 	return v
@@ -176,7 +168,7 @@ func (s *State) Peers() []PeerView {
 	if s.current == nil {
 		return nil
 	}
-	return s.viewPeers()
+	return s.peers.view(s.current.config)
 }
 
 func (s *State) viewConfig() ConfigView {
@@ -212,7 +204,7 @@ func (s *State) viewRoutes() []RouteView {
 }
 
 func (s *State) viewMachine() MachineView {
-	return MachineView{Name: s.machineName(), Serving: s.servingMachine(), DrainedBackends: s.Drained().Backends, Drain: s.machine.drain.view()}
+	return MachineView{Name: s.machineName(), Serving: s.servingMachine(), DrainedBackends: s.Drained().Backends, Drain: s.drains.machine.view()}
 }
 
 func (s *State) viewForwarder() ForwarderView {
@@ -233,31 +225,31 @@ func (s *State) viewForwarder() ForwarderView {
 func (s *State) viewService(service *config.Service) ServiceView {
 	use := s.health.use[service.Group]
 	return ServiceView{
-		Drain:   s.drainedServices[service.Name].view(),
+		Drain:   s.drains.services[service.Name].view(),
 		Service: service, Active: s.health.active[service.Group], Serving: s.servingService(service),
 		Buckets:  s.viewBuckets(service.Name),
 		OnBackup: len(service.BackupPools) > 0 && use.own < service.BackendsMin && use.backup > 0 && use.how != compile.UseNone,
 	}
 }
 
-func (s *State) viewBackend(group, service string, m config.Member) BackendView {
+func (s *State) viewBackend(group string, m config.Member) BackendView {
 	v := BackendView{
-		Group: group, Services: s.current.servicesOf[group], Service: service, Name: m.Backend.Name, Address: m.Backend.Address, Weight: m.Weight,
+		Group: group, Services: s.current.servicesOf[group], Service: s.current.onlyService(group), Name: m.Backend.Name, Address: m.Backend.Address, Weight: m.Weight,
 		Pools: m.Pools, Unresolved: s.forwarder.unresolved[m.Backend.Name].Why, WeightPercent: 100,
 	}
-	if state, b := s.stateOf(m); b != nil {
+	if state, b := s.health.stateOf(m); b != nil {
 		v.State, v.Reason, v.Since, v.Held = stateName(state), b.reason, b.since, b.held
 	}
 	if s.current.slowStarts {
-		v.WeightPercent = percent(compile.Fifths(m, compile.States{Fifths: s.fifthsOf}))
+		v.WeightPercent = percent(compile.Fifths(m, compile.States{Fifths: s.health.fifthsOf}))
 	}
 	if warnings := s.warnings(m); len(warnings) > 0 {
 		v.Reason += "; " + strings.Join(warnings, "; ")
 	}
-	if s.current.needAgents[m.Backend.Name] && s.isSilent(m.Backend.Name) {
+	if s.current.needAgents[m.Backend.Name] && s.agents.isSilent(m.Backend.Name, s.now) {
 		v.Reason += "; its agent is silent"
 	}
-	state, reason := s.memberUse(group, m, v.State)
+	state, reason := s.health.memberUse(&s.step, group, m, v.State)
 	if reason != "" {
 		v.State, v.Reason = state, strings.TrimSuffix(reason+"; "+v.Reason, "; ")
 	}
@@ -278,9 +270,9 @@ func (s *State) NotReady() []string {
 		missing = append(missing, "no plan accepted by the forwarder")
 	}
 	if !s.health.firstRound {
-		missing = append(missing, fmt.Sprintf("first probes outstanding: %d of %d", s.unprobed(), len(s.health.verdicts)))
+		missing = append(missing, fmt.Sprintf("first probes outstanding: %d of %d", s.health.unprobed(), len(s.health.verdicts)))
 	}
-	if s.current.config.BGP != nil && !s.sessionUp() {
+	if s.current.config.BGP != nil && !s.routes.sessionUp() {
 		missing = append(missing, "no BGP session up")
 	}
 	switch m := s.servingMachine(); m.State {
@@ -298,8 +290,8 @@ func (s *State) NotReady() []string {
 // established is the state of a BGP session that carries routes.
 const established = "established"
 
-func (s *State) sessionUp() bool {
-	for _, state := range s.routes.neighbors {
+func (rs *routesState) sessionUp() bool {
+	for _, state := range rs.neighbors {
 		if state == established {
 			return true
 		}
