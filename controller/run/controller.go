@@ -30,6 +30,7 @@ import (
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/configs"
+	"github.com/guideway/guideway/controller/events"
 	"github.com/guideway/guideway/controller/hooks"
 	"github.com/guideway/guideway/controller/metrics"
 	"github.com/guideway/guideway/controller/notify"
@@ -367,7 +368,7 @@ func (c *Controller) logTransition(t brain.Transition) {
 }
 
 func (c *Controller) tellHooks(t brain.Transition) {
-	c.hooks.Tell(hooks.Event{Time: time.Now(), Machine: c.configs.Machine(), Object: t.Kind + " " + t.Name, From: t.From, To: t.To, Cause: t.Reason})
+	c.hooks.Tell(events.Event{Time: time.Now(), Machine: c.configs.Machine(), Object: events.Object{Kind: t.Kind, Name: t.Name}, From: t.From, To: t.To, Cause: t.Reason})
 }
 
 // tellOwners: what VRRP decides is the speaker's, which logs it.

@@ -167,7 +167,9 @@ var goEdgeRules = map[string][]string{
 		"proto", "controller/api", "controller/brain", "controller/config", "controller/notify", "controller/sinks/fleet", "controller/statedir", "controller/store",
 	},
 	// Programs that hear of changes.
-	"controller/hooks": {"controller/config", "controller/outside"},
+	"controller/hooks": {"controller/config", "controller/events", "controller/outside"},
+	// What changed here: told by whoever decides it, and kept.
+	"controller/events": {"controller/outside"},
 	// What outlives a restart, and who writes it.
 	"controller/store":           {"controller/buckets", "controller/config", "controller/sinks/fleet", "controller/statedir"},
 	"controller/sinks/agents":    append([]string{"controller/sinks/session"}, sinkMayKnow...),
