@@ -104,6 +104,8 @@ type Transition struct {
 	Name     string
 	From, To string
 	Reason   string
+	// Whose command it was; empty: nobody's, or it is not known.
+	Who string
 }
 
 // State is everything the brain remembers. Its zero value is not ready; use New.
@@ -316,5 +318,9 @@ func (s *State) again() time.Time {
 }
 
 func (s *State) note(kind, name, from, to, reason string) {
-	s.changed.Transitions = append(s.changed.Transitions, Transition{Kind: kind, Name: name, From: from, To: to, Reason: reason})
+	s.noteBy("", kind, name, from, to, reason)
+}
+
+func (s *State) noteBy(who, kind, name, from, to, reason string) {
+	s.changed.Transitions = append(s.changed.Transitions, Transition{Kind: kind, Name: name, From: from, To: to, Reason: reason, Who: who})
 }

@@ -392,6 +392,9 @@ func (s *State) everythingFails() bool {
 	return len(s.health.verdicts) > 0
 }
 
+// Probed says whether every target was probed once.
+func (s *State) Probed() bool { return s.health.firstRound }
+
 // noteFirstRound: from here on the machine may announce.
 func (s *State) noteFirstRound() {
 	if !s.health.firstRound && s.unprobed() == 0 {
