@@ -7,7 +7,8 @@ import (
 
 // Filter says which events a reader gets.
 type Filter struct {
-	// The zero time: no limit. By the clock of the machine as it was then.
+	// The zero time: no limit. By the clock of the machine as it was then. Since is no limit to
+	// what comes: the reader's clock may be another one.
 	Since, Until time.Time
 	// nil: all.
 	Objects func(Object) bool
@@ -38,6 +39,7 @@ func (l *Log) Watch(ctx context.Context, f Filter, send func(r *Record, lost uin
 		}
 	}
 	history = nil // it is large
+	f.Since = time.Time{}
 	for f.Follow {
 		found, next, lost, changed := l.after(at)
 		if lost > 0 {
