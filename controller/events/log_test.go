@@ -434,6 +434,18 @@ func Test_an_event_as_JSON(t *testing.T) {
 	}
 }
 
+func Test_the_docs_have_every_kind(t *testing.T) {
+	page, err := os.ReadFile("../../docs/events.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range Kinds {
+		if !strings.Contains(string(page), "\n| `"+kind+" ") {
+			t.Errorf("docs/events.md does not say when there are events of %q", kind)
+		}
+	}
+}
+
 func BenchmarkTell(b *testing.B) {
 	l := Open(b.TempDir(), slog.New(slog.DiscardHandler))
 	for i := range b.N {
