@@ -104,9 +104,14 @@ func Test_times(t *testing.T) {
 			t.Errorf("%s: %v %v, want %s", text, o.request.Since.AsTime(), err, want)
 		}
 	}
-	o := options{since: "23:00", until: "00:30", request: &controllerv1.WatchEventsRequest{}}
-	if err := o.readTimes(now); err != nil || o.request.Until.AsTime().Sub(o.request.Since.AsTime()) != 90*time.Minute {
-		t.Error(o.request, err)
+	for _, c := range []struct {
+		since, until string
+		lasts        time.Duration
+	}{{"23:00", "00:30", 90 * time.Minute}, {"23:00", "23:30", 30 * time.Minute}, {"03:00", "04:00", time.Hour}, {"72h", "03:00", 72*time.Hour - 30*time.Minute}} {
+		o := options{since: c.since, until: c.until, request: &controllerv1.WatchEventsRequest{}}
+		if err := o.readTimes(now); err != nil || o.request.Until.AsTime().Sub(o.request.Since.AsTime()) != c.lasts {
+			t.Error(c, o.request, err)
+		}
 	}
 }
 

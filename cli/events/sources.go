@@ -173,7 +173,7 @@ func followAll(ctx context.Context, sources []source, request *controllerv1.Watc
 }
 
 // follow one source: a stream that ends is begun again where it ended. What fails at the
-// first time is a mistake, more likely than a restart.
+// first time is a mistake, more likely than a restart, unless others go on.
 func (s source) follow(ctx context.Context, request *controllerv1.WatchEventsRequest, take func(*controllerv1.WatchEventsResponse), warn func(error)) error {
 	request = proto.CloneOf(request)
 	said, isFirst := "", true
@@ -196,7 +196,7 @@ func (s source) follow(ctx context.Context, request *controllerv1.WatchEventsReq
 		isOver := errors.As(err, &refused) && refused.Code == codes.DeadlineExceeded
 		switch {
 		case err == nil || isOver: // its ten minutes
-		case isFirst && time.Since(began) < followPause:
+		case isFirst && s.name == "" && time.Since(began) < followPause:
 			return err
 		case err.Error() != said:
 			said = err.Error()

@@ -15,15 +15,15 @@ func (o *options) readTimes(now time.Time) error {
 		if !ok {
 			return badTime("--since", o.since)
 		}
-		if at.After(now) && isClock(o.since) {
-			at = at.AddDate(0, 0, -1) // 23:00, asked after midnight
-		}
 		o.request.Since = timestamppb.New(at)
 	}
 	if o.until != "" {
 		at, ok := parseTime(o.until, now)
 		if !ok {
 			return badTime("--until", o.until)
+		}
+		if isClock(o.until) && at.Before(o.request.Since.AsTime()) && o.since != "" {
+			at = at.AddDate(0, 0, 1) // still to come
 		}
 		o.request.Until = timestamppb.New(at)
 	}
@@ -42,7 +42,7 @@ func badTime(flag, text string) error {
 	return commandline.Usagef("%s %q: give a time like 15:04, 2026-11-29T15:04:05Z or \"2026-11-29 15:04\", or how long ago, like 10m", flag, text)
 }
 
-// Times of day, without a day: of today.
+// Times of day, without a day: the latest that was.
 var clocks = []string{"15:04", time.TimeOnly}
 
 func parseTime(text string, now time.Time) (at time.Time, ok bool) {
@@ -51,7 +51,11 @@ func parseTime(text string, now time.Time) (at time.Time, ok bool) {
 	}
 	for _, layout := range clocks {
 		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
-			return time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), 0, now.Location()), true
+			at = time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), 0, now.Location())
+			if at.After(now) {
+				at = at.AddDate(0, 0, -1)
+			}
+			return at, true
 		}
 	}
 	for _, layout := range []string{time.RFC3339, time.DateTime, "2006-01-02 15:04", time.DateOnly} {

@@ -101,6 +101,8 @@ type Controller struct {
 	// Ends Run, for the installed program to be executed.
 	restart   context.CancelFunc
 	restarted atomic.Bool
+	// Written before restarted is.
+	restartedBy string
 
 	// To the goroutine that owns the brain.
 	events chan brain.Event
@@ -162,11 +164,9 @@ func Run(ctx context.Context, options Options) error {
 	c.tellStart()
 	c.begin()
 	c.notify.Ready()
-	c.log.Info("controller started", "version", options.Version, "run_dir", options.RunDir, "state_dir", options.StateDir)
 	c.loop(ctx)
 	c.tellStop()
 	c.stop()
-	c.log.Info("controller stopped: the forwarder goes on with its last plan, the speaker with the routes")
 	if c.restarted.Load() {
 		return ErrRestart
 	}
@@ -331,7 +331,8 @@ func (c *Controller) Step(event brain.Event) {
 func (c *Controller) decide(event brain.Event) {
 	want := c.brain.Step(event, time.Now())
 	c.tellTransitions(want.Transitions)
-	c.tellSpeaker()
+	speaker, _ := c.routes.State()
+	c.tellSpeaker(speaker)
 	if want.ConfigChanged {
 		c.setTargets(want.Targets)
 		c.peers.Set(slices.Concat(compile.PeerTargets(want.Config), compile.SpillTargets(want.Config)))

@@ -91,13 +91,13 @@ var itself = events.Object{Kind: "controller", Name: "controller"}
 // config that names hooks, it is an error of the program and nothing else.
 func (c *Controller) tellFailure(err error) {
 	if c.told != nil && c.hooks != nil {
-		c.Tell(events.Event{Object: itself, From: c.former.To, To: "failed to start", Cause: err.Error()})
+		c.Tell(events.Event{Object: itself, To: "failed to start", Cause: err.Error()})
 	}
 }
 
 // tellStart of this process, and how the one before it ended.
 func (c *Controller) tellStart() {
-	cause := "version " + c.options.Version
+	cause := fmt.Sprintf("version %s, in %s and %s", c.options.Version, c.options.RunDir, c.options.StateDir)
 	if c.former.To == "started" {
 		cause += "; the one before it was killed, or the machine went down"
 	}
@@ -107,7 +107,7 @@ func (c *Controller) tellStart() {
 func (c *Controller) tellStop() {
 	e := events.Event{Object: itself, From: "started", To: "stopped", Cause: "the forwarder goes on with its last plan, the speaker with the routes"}
 	if c.restarted.Load() {
-		e.To, e.Cause = "restarting", "the installed program goes on in its place"
+		e.To, e.Cause, e.Who = "restarting", "the installed program goes on in its place", c.restartedBy
 	}
 	c.Tell(e)
 }
@@ -119,8 +119,7 @@ type spoken struct {
 }
 
 // tellSpeaker: what the speaker decides, as it says of itself.
-func (c *Controller) tellSpeaker() {
-	speaker, _ := c.routes.State()
+func (c *Controller) tellSpeaker(speaker *speakerv1.State) {
 	if speaker == nil || speaker == c.spoken.latest {
 		return
 	}

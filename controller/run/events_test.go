@@ -19,8 +19,12 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/apitest"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/configs"
 	"github.com/guideway/guideway/controller/events"
+	"github.com/guideway/guideway/controller/hooks"
+	"github.com/guideway/guideway/controller/store"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
 )
 
@@ -89,7 +93,7 @@ func TestEventsTellWhatHappenedAndWhoDidItAlsoAfterARestart(t *testing.T) {
 	h.start()
 	h.until("announced", announced)
 	h.untilEvents(&controllerv1.WatchEventsRequest{Object: "controller controller"},
-		"controller controller:  > started (version test) lb-1", "controller controller: started > stopped (", "controller controller:  > started (version test) lb-1")
+		"controller controller:  > started (version test, in ", "controller controller: started > stopped (", "controller controller:  > started (version test, in ")
 	h.untilEvents(&controllerv1.WatchEventsRequest{Service: "web", Object: "backend web-1"}, drained[1])
 	h.stop()
 }
@@ -105,8 +109,10 @@ func TestAControllerThatWasKilledIsTold(t *testing.T) {
 	killed.Tell(events.Event{Object: itself, To: "started"})
 	killed.Close()
 	h.start()
-	h.untilEvents(&controllerv1.WatchEventsRequest{Object: "controller controller"},
-		"controller controller:  > started", "controller controller:  > started (version test; the one before it was killed, or the machine went down) lb-1")
+	h.untilEvents(&controllerv1.WatchEventsRequest{Object: "controller controller"}, "controller controller:  > started", "controller controller:  > started (version test")
+	if found := h.events(&controllerv1.WatchEventsRequest{Object: "controller controller"}); !strings.Contains(found[1], "the one before it was killed, or the machine went down) lb-1") {
+		t.Error(found)
+	}
 	h.stop()
 }
 
@@ -128,6 +134,72 @@ func TestAFollowerHearsOfAChange(t *testing.T) {
 		t.Errorf("%v %v", got, err)
 	}
 	h.stop() // which a stream does not hinder
+}
+
+// teller tells what it is told of, and nothing else.
+func teller(t *testing.T) (c *Controller, told func() []string) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	loaded, err := configs.Open(configs.Settings{Store: store.Store{Dir: t.TempDir()}, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = &Controller{log: log, configs: loaded, hooks: hooks.New("", log), told: events.Open(t.TempDir(), log), spoken: spoken{states: map[events.Object]string{}}}
+	return c, func() (found []string) {
+		_ = c.told.Watch(t.Context(), events.Filter{}, func(r *events.Record, _ uint64) error {
+			found = append(found, fmt.Sprintf("%s: %s > %s (%s)", r.Object, r.From, r.To, r.Cause))
+			return nil
+		})
+		return found
+	}
+}
+
+func TestWhatTheSpeakerSaysIsTold(t *testing.T) {
+	c, told := teller(t)
+	session := func(state, reason string) *speakerv1.NeighborState {
+		return &speakerv1.NeighborState{Address: "10.0.0.254", Asn: 64513, State: state, Reason: reason}
+	}
+	owner := &speakerv1.VirtualRouter{Vrid: 51, Family: "ipv4", State: "active", Reason: "the owner is gone"}
+	for _, state := range []*speakerv1.State{
+		nil,
+		{Neighbors: []*speakerv1.NeighborState{session("connect", "")}, Withheld: "no plan yet"},
+		{Neighbors: []*speakerv1.NeighborState{session("active", "no route to host")}, Withheld: "still none"},
+		{Neighbors: []*speakerv1.NeighborState{session("established", "")}, Vrrp: []*speakerv1.VirtualRouter{owner}},
+		{Neighbors: []*speakerv1.NeighborState{session("idle", "hold-timer-expired")}, Vrrp: []*speakerv1.VirtualRouter{owner}, Slow: "worker-0 waits"},
+		nil, // it is restarted
+		{Vrrp: []*speakerv1.VirtualRouter{owner}, Slow: "worker-0 waits"},
+	} {
+		c.tellSpeaker(state)
+	}
+	want := []string{
+		"session 10.0.0.254:  > down (connect)", "speaker routes:  > withheld (no plan yet)",
+		"virtual router 51 ipv4:  > active (the owner is gone)",
+		"session 10.0.0.254: down > established (the router of AS 64513 has a BGP session with this machine)",
+		"speaker routes: withheld > announced (all that are desired)", "session 10.0.0.254: established > down (hold-timer-expired)",
+		"speaker routes: announced > announced as worse ones (worker-0 waits)", "session 10.0.0.254: down > removed (no longer in the config)",
+	}
+	if found := told(); !slices.Equal(found, want) {
+		t.Errorf("%q\nwanted\n%q", found, want)
+	}
+}
+
+type theseMachines []*fleetv1.Machine
+
+func (f theseMachines) Machines(context.Context) ([]*fleetv1.Machine, error) { return f, nil }
+
+func TestMachinesThatDifferAreTold(t *testing.T) {
+	c, told := teller(t)
+	one := &fleetv1.Machine{Name: "lb-1", Generation: 7, ConfiguredFingerprint: "aa"}
+	for _, fingerprint := range []string{"aa", "bb", "bb", "aa"} {
+		other := &fleetv1.Machine{Name: "lb-2", Generation: 7, ConfiguredFingerprint: fingerprint}
+		if err := c.readMachines(t.Context(), theseMachines{one, other}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := told()
+	if len(found) != 2 || !strings.HasPrefix(found[0], "fleet machines: alike > different (") || !strings.HasPrefix(found[1], "fleet machines: different > alike (no longer: ") {
+		t.Errorf("%q", found)
+	}
 }
 
 func TestObjectsOfAService(t *testing.T) {

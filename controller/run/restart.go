@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/guideway/guideway/controller/api"
-	"github.com/guideway/guideway/controller/events"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -51,11 +50,9 @@ func (c *Controller) Restart(ctx context.Context) (*controllerv1.RestartResponse
 	if err != nil {
 		return nil, err
 	}
-	c.Tell(events.Event{
-		Object: itself, From: "started", To: "restarting", Who: api.UserOf(ctx),
-		Cause: fmt.Sprintf("by command; the forwarder was taken over from, by version %s within %d us", after.GetVersion(), after.GetTakenOver().GetPauseUs()),
-	})
+	c.log.Info("restarting: the forwarder was taken over from", "version", after.GetVersion(), "pause_us", after.GetTakenOver().GetPauseUs())
 	time.AfterFunc(restartDelay, func() {
+		c.restartedBy = api.UserOf(ctx)
 		c.restarted.Store(true)
 		c.restart()
 	})
