@@ -79,7 +79,7 @@ func (e Event) bounded() Event {
 	for _, text := range []*string{&e.Machine, &e.Object.Kind, &e.Object.Name, &e.From, &e.To, &e.Who} {
 		*text = outside.Line(*text, textBytesMax)
 	}
-	e.Cause = outside.Line(e.Cause, causeBytesMax)
+	e.Cause = outside.Line(strings.ReplaceAll(e.Cause, "\n", "; "), causeBytesMax) // a config's mistakes are a line each
 	return e
 }
 

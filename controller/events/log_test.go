@@ -408,9 +408,9 @@ func Test_a_reader_follows_and_a_slow_one_is_told_what_it_missed(t *testing.T) {
 
 func Test_texts_are_cut_and_quoted_whoever_wrote_them(t *testing.T) {
 	l := Open(t.TempDir(), slog.New(slog.DiscardHandler))
-	l.Tell(Event{Object: Object{"backend", "a\x1b[2J"}, From: "x\ny", Cause: strings.Repeat("long ", 1000), Who: "\u202eroot"})
+	l.Tell(Event{Object: Object{"backend", "a\x1b[2J"}, From: "x\ny", Cause: "a\nb " + strings.Repeat("long ", 1000), Who: "\u202eroot"})
 	r := watched(t, l, Filter{})[0]
-	if r.Object.Name != `a\x1b[2J` || r.From != `x\ny` || len(r.Cause) > causeBytesMax || r.Who != `\u202eroot` {
+	if r.Object.Name != `a\x1b[2J` || r.From != `x\ny` || len(r.Cause) > causeBytesMax || !strings.HasPrefix(r.Cause, "a; b long") || r.Who != `\u202eroot` {
 		t.Errorf("%+v", r)
 	}
 }

@@ -43,7 +43,7 @@ func logEvent(log *slog.Logger, e events.Event) {
 	switch e.To {
 	case "different":
 		level = slog.LevelError
-	case "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "withheld", "lost", "failing", "shrinking":
+	case "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "withheld", "lost", "failing", "shrinking", "failed to start":
 		if e.From != "new" { // not yet probed is no bad news
 			level = slog.LevelWarn
 		}
