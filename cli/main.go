@@ -20,6 +20,7 @@ import (
 	"github.com/guideway/guideway/cli/config"
 	"github.com/guideway/guideway/cli/diagnose"
 	"github.com/guideway/guideway/cli/drain"
+	"github.com/guideway/guideway/cli/events"
 	"github.com/guideway/guideway/cli/fleet"
 	"github.com/guideway/guideway/cli/logging"
 	"github.com/guideway/guideway/cli/show"
@@ -82,6 +83,7 @@ func root() *cobra.Command {
 		controllerCommand(),
 		diagnose.DoctorCommand(),
 		drain.Command(),
+		events.Command(),
 		diagnose.ExplainCommand(),
 		fleet.Command(),
 		config.InitCommand(),

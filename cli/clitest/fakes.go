@@ -8,7 +8,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,6 +55,46 @@ type FakeController struct {
 	// nil: the config is in files alone.
 	Fleet *controllerv1.GetFleetResponse
 	Ended *controllerv1.EndCanaryRequest
+	// Events of one stream after the other, which end as if their time was over; the last one goes on.
+	// And what was asked.
+	Streams [][]*controllerv1.Event
+	mu      sync.Mutex
+	watched []*controllerv1.WatchEventsRequest
+}
+
+// Watched are the requests for events so far.
+func (f *FakeController) Watched() []*controllerv1.WatchEventsRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.watched)
+}
+
+// WatchEvents of the next stream.
+func (f *FakeController) WatchEvents(r *controllerv1.WatchEventsRequest, stream grpc.ServerStreamingServer[controllerv1.WatchEventsResponse]) error {
+	f.mu.Lock()
+	at := len(f.watched)
+	f.watched = append(f.watched, r)
+	f.mu.Unlock()
+	if r.Service == "wbe" {
+		return status.Error(codes.NotFound, "wbe: this machine has no such service")
+	}
+	isLast := at >= len(f.Streams)-1
+	for _, e := range f.Streams[min(at, len(f.Streams)-1)] {
+		if err := stream.Send(&controllerv1.WatchEventsResponse{Event: e}); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !r.Follow:
+		return nil
+	case !isLast:
+		return status.Error(codes.DeadlineExceeded, "context deadline exceeded")
+	}
+	if err := stream.Send(&controllerv1.WatchEventsResponse{Lost: 7}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
 }
 
 func (f *FakeController) GetState(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {

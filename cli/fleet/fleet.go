@@ -88,7 +88,7 @@ func Command() *cobra.Command {
 }
 
 func showFleet(command *cobra.Command, m machine.Machine, format string) error {
-	response, err := readFleet(command.Context(), m)
+	response, err := Read(command.Context(), m)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,8 @@ func showFleet(command *cobra.Command, m machine.Machine, format string) error {
 	return reportFleet(response, command.ErrOrStderr())
 }
 
-func readFleet(ctx context.Context, m machine.Machine) (response *controllerv1.GetFleetResponse, err error) {
+// Read the machines of a fleet, as one of its controllers knows them.
+func Read(ctx context.Context, m machine.Machine) (response *controllerv1.GetFleetResponse, err error) {
 	err = m.AskController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
 		response, err = client.GetFleet(ctx, &controllerv1.GetFleetRequest{})
 		return err

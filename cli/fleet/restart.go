@@ -67,7 +67,7 @@ func fleetRestartCommand() *cobra.Command {
 }
 
 func restartFleet(ctx context.Context, m machine.Machine, out io.Writer) error {
-	fleet, err := readFleet(ctx, m)
+	fleet, err := Read(ctx, m)
 	if err != nil {
 		return err
 	}

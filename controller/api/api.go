@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/events"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -48,6 +49,11 @@ type Host interface {
 	EndCanary(ctx context.Context, user string, request *controllerv1.EndCanaryRequest) (*controllerv1.ApplyConfigResponse, error)
 	// Restart returns an Unmet where the forwarder cannot be taken over.
 	Restart(context.Context) (*controllerv1.RestartResponse, error)
+	// Events of this machine.
+	Events() *events.Log
+	// ObjectsOf a service says which events are about it; ErrUnknownService if it is not this
+	// machine's.
+	ObjectsOf(ctx context.Context, service string) (func(events.Object) bool, error)
 	// Forwarder is whom requests about packets are handed on to.
 	Forwarder() forwarderv1.ForwarderClient
 	// ConfigNumber of the config in use, in the history; 0: none, or not recorded.

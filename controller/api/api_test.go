@@ -24,6 +24,7 @@ import (
 	"github.com/guideway/guideway/controller/apitest"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/events"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -39,6 +40,7 @@ type host struct {
 	written bool
 	// Of the tests that call it.
 	forwarder forwarderv1.ForwarderClient
+	events    *events.Log
 	runDir    string
 }
 
@@ -103,6 +105,13 @@ func (h *host) Commit(context.Context) (*controllerv1.ApplyConfigResponse, error
 func (h *host) Write() error { h.written = true; return nil }
 func (h *host) PutBack(_ context.Context, reason error) error {
 	return Unmetf("%w; put back", reason)
+}
+func (h *host) Events() *events.Log { return h.events }
+func (h *host) ObjectsOf(_ context.Context, service string) (func(events.Object) bool, error) {
+	if service != "web" {
+		return nil, ErrUnknownService
+	}
+	return func(o events.Object) bool { return o.Name == service }, nil
 }
 func (h *host) Forwarder() forwarderv1.ForwarderClient { return h.forwarder }
 func (h *host) Close()                                 { h.closed++ }

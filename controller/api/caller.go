@@ -109,6 +109,9 @@ func callerOf(ctx context.Context) Caller {
 	return caller
 }
 
+// UserOf a request's context; empty: there is none, or it is not known.
+func UserOf(ctx context.Context) string { return callerOf(ctx).Name }
+
 type connKey struct{}
 
 func connOf(ctx context.Context) *clientConn {

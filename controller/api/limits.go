@@ -61,10 +61,13 @@ type limiter struct {
 
 	mu    sync.Mutex
 	bytes int // of answers not yet taken
+	// Streams of events, all and by user.
+	watching int
+	watchers map[string]int
 }
 
 func newLimiter() *limiter {
-	return &limiter{states: make(chan struct{}, statesMax), uploads: make(chan struct{}, 1)}
+	return &limiter{states: make(chan struct{}, statesMax), uploads: make(chan struct{}, 1), watchers: map[string]int{}}
 }
 
 // server with limits, whose requests find their connection by connOf.

@@ -162,6 +162,7 @@ func newMux(s *service, answers *health.Server, options ...connect.HandlerOption
 	unary(m, controllerv1.Controller_GetCounters_FullMethodName, s.GetCounters)
 	unary(m, controllerv1.Controller_GetConnections_FullMethodName, s.GetConnections)
 	unary(m, controllerv1.Controller_GetDropSamples_FullMethodName, s.GetDropSamples)
+	sends(m, controllerv1.Controller_WatchEvents_FullMethodName, s.WatchEvents)
 
 	unary(m, healthv1.Health_Check_FullMethodName, answers.Check)
 	unary(m, healthv1.Health_List_FullMethodName, answers.List)
@@ -196,6 +197,9 @@ func upload[Q, R any](m *mux, procedure string, f func(context.Context, *Q) (*R,
 
 func sends[Q, R any](m *mux, procedure string, f func(*Q, grpc.ServerStreamingServer[R]) error) {
 	m.handle(procedure, isStream, connect.NewServerStreamHandlerSimple(procedure, func(ctx context.Context, request *Q, c *connect.ServerStream[R]) error {
+		if m, ok := any(request).(proto.Message); ok {
+			outside.Message(m, textBytesMax)
+		}
 		return f(request, &stream[Q, R]{ctx: ctx, send: c.Send})
 	}, m.options...))
 }

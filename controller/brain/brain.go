@@ -108,6 +108,8 @@ type Transition struct {
 	Name     string
 	From, To string
 	Reason   string
+	// Whose command it was; empty: nobody's, or it is not known.
+	Who string
 }
 
 // step is the Step under way, as every part is given it.
@@ -120,7 +122,11 @@ type step struct {
 }
 
 func (at *step) note(kind, name, from, to, reason string) {
-	at.transitions = append(at.transitions, Transition{Kind: kind, Name: name, From: from, To: to, Reason: reason})
+	at.noteBy("", kind, name, from, to, reason)
+}
+
+func (at *step) noteBy(who, kind, name, from, to, reason string) {
+	at.transitions = append(at.transitions, Transition{Kind: kind, Name: name, From: from, To: to, Reason: reason, Who: who})
 }
 
 func (at *step) machineName() string {

@@ -32,6 +32,8 @@ type (
 	DrainBackend struct {
 		Backend string
 		Drain   bool
+		// The user who gave the command; empty: it is not known. So of the others.
+		Who string
 	}
 	// DrainService withdraws the routes that only drained services have, on purpose,
 	// or undoes it.
@@ -40,11 +42,13 @@ type (
 		Drain   bool
 		// Not 0: until traffic has moved away, but not longer.
 		WaitMax time.Duration
+		Who     string
 	}
 	// DrainMachine withdraws this machine's routes on purpose, or undoes it.
 	DrainMachine struct {
 		Drain   bool
 		WaitMax time.Duration
+		Who     string
 	}
 	// Traffic is what the forwarder's counters say: packets of each service, since
 	// it started.
@@ -153,10 +157,13 @@ func (d *drain) outcome() string {
 
 func (e DrainBackend) apply(s *State) {
 	s.health.commands++
-	if e.Drain {
+	switch isDrained := s.health.drained[e.Backend]; {
+	case e.Drain && !isDrained:
 		s.health.drained[e.Backend] = true
-	} else {
+		s.noteBy(e.Who, "drain", "backend "+e.Backend, "undrained", "drained", "by command")
+	case !e.Drain && isDrained:
 		delete(s.health.drained, e.Backend)
+		s.noteBy(e.Who, "drain", "backend "+e.Backend, "drained", "undrained", "by command")
 	}
 	if s.current != nil {
 		s.health.due.add(s.current.poolsOfBackend[e.Backend]...)
@@ -171,10 +178,10 @@ func (e DrainService) apply(s *State) {
 		d.waitLonger(s.now, e.WaitMax)
 	case e.Drain:
 		s.drains.services[e.Service] = newDrain(s.now, e.WaitMax)
-		s.note("service", e.Service, "serving", "drained", "drained by command")
+		s.noteBy(e.Who, "service", e.Service, "serving", "drained", "drained by command")
 	case d != nil:
 		delete(s.drains.services, e.Service)
-		s.note("service", e.Service, "drained", "serving", "undrained by command")
+		s.noteBy(e.Who, "service", e.Service, "drained", "serving", "undrained by command")
 	}
 }
 
@@ -186,10 +193,10 @@ func (e DrainMachine) apply(s *State) {
 		d.waitLonger(s.now, e.WaitMax)
 	case e.Drain:
 		s.drains.machine = newDrain(s.now, e.WaitMax)
-		s.note("machine", s.machineName(), "serving", "drained", "drained by command")
+		s.noteBy(e.Who, "machine", s.machineName(), "serving", "drained", "drained by command")
 	case d != nil:
 		s.drains.machine = nil
-		s.note("machine", s.machineName(), "drained", "serving", "undrained by command")
+		s.noteBy(e.Who, "machine", s.machineName(), "drained", "serving", "undrained by command")
 	}
 }
 

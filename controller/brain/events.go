@@ -22,7 +22,11 @@ type (
 	// ConfigLoaded brings a valid config.
 	ConfigLoaded struct{ Config *config.Config }
 	// ConfigRefused: a reload failed; what was there before goes on.
-	ConfigRefused struct{ Problem string }
+	ConfigRefused struct {
+		Problem string
+		// Who brought it; empty: nobody, or it is not known.
+		Who string
+	}
 
 	// ProbeResult is the outcome of one probe of the target with this key.
 	ProbeResult struct {
@@ -137,7 +141,7 @@ func (e ConfigRefused) apply(s *State) {
 	s.configs.problem = e.Problem
 	s.configs.problemAt = s.now
 	s.configs.refused = nil
-	s.note("config", "config", "", "stale", e.Problem)
+	s.noteBy(e.Who, "config", "config", "", "stale", e.Problem)
 }
 
 // adopt makes in the current config. Backends that stay keep their state

@@ -425,6 +425,9 @@ func (h *healthState) everythingFails() bool {
 	return len(h.verdicts) > 0
 }
 
+// Probed says whether every target was probed once.
+func (s *State) Probed() bool { return s.health.firstRound }
+
 func (h *healthState) unprobed() int {
 	n := 0
 	for _, d := range h.verdicts {

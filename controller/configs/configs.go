@@ -21,6 +21,7 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/events"
 	"github.com/guideway/guideway/controller/notify"
 	"github.com/guideway/guideway/controller/store"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
@@ -60,6 +61,8 @@ type Host interface {
 	Register(context.Context) *fleetv1.Machine
 	// Reloaded: a config was read, and loaded or refused.
 	Reloaded(ok bool)
+	// Tell people what changed.
+	Tell(events.Event)
 }
 
 var (
@@ -246,8 +249,9 @@ func (c *Configs) refuseOtherSecret(parsed *config.Config) error {
 // known to be good, goes into the history and to disk. After each decision, in the
 // brain's goroutine.
 func (c *Configs) Trusted(parsed *config.Config) {
-	running := c.Running()
-	if running == nil || running.Parsed != parsed {
+	running, former := c.Running(), c.Running()
+	isNew := running == nil || running.Parsed != parsed
+	if isNew {
 		if running = c.of(parsed); running == nil {
 			return // there is none yet
 		}
@@ -257,6 +261,38 @@ func (c *Configs) Trusted(parsed *config.Config) {
 	if c.keepsAt(time.Now()) {
 		c.keepRunning(running)
 	}
+	if isNew {
+		c.tellRunning(former, running)
+	}
+}
+
+// tellRunning, behind what gives it a number.
+func (c *Configs) tellRunning(former, running *Config) {
+	e := inUse(running.origin)
+	e.From, e.To = c.nameOf(former), c.nameOf(running)
+	c.host.Tell(e)
+}
+
+func (c *Configs) nameOf(running *Config) string {
+	if number := c.numberOf(running); number > 0 {
+		return fmt.Sprintf("%d in use", number)
+	}
+	if running == nil {
+		return ""
+	}
+	return "one without a number in use"
+}
+
+// inUse says how a config came into use.
+func inUse(from Origin) events.Event {
+	cause := from.How
+	if from.RollbackTo > 0 {
+		cause += fmt.Sprintf(" to %d", from.RollbackTo)
+	}
+	if from.Message != "" {
+		cause += ": " + from.Message
+	}
+	return events.Event{Object: events.Object{Kind: "config", Name: "config"}, Cause: cause, Who: from.User}
 }
 
 // A full disk may have room again after so long.
@@ -313,18 +349,19 @@ func (c *Configs) auditReload(ctx context.Context, from string, err error) {
 func (c *Configs) bring(ctx context.Context, offered *Config) (problem error) {
 	err := c.host.Ask(ctx, func() {
 		problem = c.load(offered)
-		c.tell(problem)
+		c.tell(problem, offered.origin.User)
 	})
 	return errors.Join(err, problem)
 }
 
-func (c *Configs) tell(problem error) {
+// tell how loading a config went, of a user or nobody.
+func (c *Configs) tell(problem error, user string) {
 	if problem == nil {
 		c.log.Info("config reloaded")
 		return
 	}
 	c.log.Error("reload: the config is refused, the former one serves", "error", problem)
-	c.host.Step(brain.ConfigRefused{Problem: problem.Error()})
+	c.host.Step(brain.ConfigRefused{Problem: problem.Error(), Who: user})
 }
 
 // lock out other changes until the returned function is called.

@@ -159,7 +159,7 @@ func (r *replacing) Commit(ctx context.Context) (*controllerv1.ApplyConfigRespon
 		if problem = r.checkRunning(r.order); problem == nil {
 			problem = r.load(offered)
 			r.used = problem == nil
-			r.tell(problem)
+			r.tell(problem, r.record.User)
 		}
 	})
 	if err = errors.Join(err, problem); err != nil {

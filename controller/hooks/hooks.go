@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/events"
 	"github.com/guideway/guideway/controller/outside"
 )
 
@@ -41,19 +42,6 @@ const (
 	// For what it has open when it was killed.
 	waitDelay = time.Second
 )
-
-// Event is what changed, as programs read it.
-type Event struct {
-	Time    time.Time `json:"time"`
-	Machine string    `json:"machine"`
-	// Kind and name, like `backend web/web-1`.
-	Object string `json:"object"`
-	From   string `json:"from"`
-	To     string `json:"to"`
-	Cause  string `json:"cause"`
-	// The user who caused it; empty: nobody did.
-	Who string `json:"who"`
-}
 
 // Hooks of a controller.
 type Hooks struct {
@@ -69,7 +57,7 @@ type Hooks struct {
 
 type hook struct {
 	config.Hook
-	queue chan Event
+	queue chan events.Event
 	// Ends it.
 	stop chan struct{}
 	// Events that found no room, since it was said last.
@@ -112,7 +100,7 @@ func (h *Hooks) Set(wanted []config.Hook) {
 		if slices.ContainsFunc(running, func(r *hook) bool { return r.Hook == one }) {
 			continue
 		}
-		begun := &hook{Hook: one, queue: make(chan Event, queueMax), stop: make(chan struct{})}
+		begun := &hook{Hook: one, queue: make(chan events.Event, queueMax), stop: make(chan struct{})}
 		running = append(running, begun)
 		if h.work != nil && h.work.Err() == nil {
 			h.begin(begun)
@@ -122,7 +110,7 @@ func (h *Hooks) Set(wanted []config.Hook) {
 }
 
 // Tell all of them. It waits for nothing.
-func (h *Hooks) Tell(event Event) {
+func (h *Hooks) Tell(event events.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, one := range h.running {
@@ -160,7 +148,7 @@ func (h *Hooks) run(ctx context.Context, one *hook) {
 }
 
 // tell one event, and wait for the program's end.
-func (h *Hooks) tell(ctx context.Context, one config.Hook, event Event) error {
+func (h *Hooks) tell(ctx context.Context, one config.Hook, event events.Event) error {
 	path := filepath.Join(h.directory, one.Program)
 	for _, trusted := range []string{h.directory, path} {
 		if err := onlyOurs(trusted); err != nil {

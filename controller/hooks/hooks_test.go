@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/events"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -81,8 +82,8 @@ func (tr *trial) written(name string) string {
 	return string(text)
 }
 
-func numbered(i int) Event {
-	return Event{Time: time.Unix(1_700_000_000, 0).UTC(), Machine: "lb-1", Object: fmt.Sprint("backend web-", i), From: "up", To: "down", Cause: "no \"answer\"\n"}
+func numbered(i int) events.Event {
+	return events.Event{Time: time.Unix(1_700_000_000, 0).UTC(), Machine: "lb-1", Object: events.Object{Kind: "backend", Name: fmt.Sprint("web-", i)}, From: "up", To: "down", Cause: "no \"answer\"\n"}
 }
 
 func TestAProgramHearsEachEventAsOneLine(t *testing.T) {
@@ -94,7 +95,7 @@ func TestAProgramHearsEachEventAsOneLine(t *testing.T) {
 	}
 	tr.until("three lines", func() bool { return strings.Count(tr.written("notify"), "\n") == 3 })
 	for i, line := range strings.Split(strings.TrimSpace(tr.written("notify")), "\n") {
-		var event Event
+		var event events.Event
 		if err := json.Unmarshal([]byte(line), &event); err != nil || event != numbered(i) {
 			t.Errorf("%s: %v", line, err)
 		}

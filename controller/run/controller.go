@@ -17,7 +17,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -30,6 +29,7 @@ import (
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/configs"
+	"github.com/guideway/guideway/controller/events"
 	"github.com/guideway/guideway/controller/hooks"
 	"github.com/guideway/guideway/controller/metrics"
 	"github.com/guideway/guideway/controller/notify"
@@ -91,6 +91,9 @@ type Controller struct {
 	// As they were read last.
 	machines machinesSeen
 	audit    *api.Audit
+	// What changed here; and what the controller before this one said of itself last.
+	told   *events.Log
+	former events.Record
 
 	// What runs beside the loop, as long as work does.
 	work  context.Context
@@ -98,6 +101,8 @@ type Controller struct {
 	// Ends Run, for the installed program to be executed.
 	restart   context.CancelFunc
 	restarted atomic.Bool
+	// Written before restarted is.
+	restartedBy string
 
 	// To the goroutine that owns the brain.
 	events chan brain.Event
@@ -114,8 +119,9 @@ type Controller struct {
 	again   time.Time
 	// As kept on disk.
 	withdrawn bool
-	// States of VRRP's virtual routers, as hooks know them.
-	owners map[string]string
+	spoken    spoken
+	// Every backend was probed once.
+	probed bool
 
 	registration registration
 	traffic      traffic
@@ -155,12 +161,12 @@ func Run(ctx context.Context, options Options) error {
 	c.tasks.Go(func() { _ = viewers.Serve(sockets.View) })
 	defer operators.Stop()
 	defer viewers.Stop()
+	c.tellStart()
 	c.begin()
 	c.notify.Ready()
-	c.log.Info("controller started", "version", options.Version, "run_dir", options.RunDir, "state_dir", options.StateDir)
 	c.loop(ctx)
+	c.tellStop()
 	c.stop()
-	c.log.Info("controller stopped: the forwarder goes on with its last plan, the speaker with the routes")
 	if c.restarted.Load() {
 		return ErrRestart
 	}
@@ -199,12 +205,13 @@ func start(options Options) (c *Controller, err error) {
 		done:       make(chan struct{}),
 		healthNews: make(chan struct{}, 1),
 		targets:    map[compile.Probe]*probed{},
-		owners:     map[string]string{},
+		spoken:     spoken{states: map[events.Object]string{}},
 	}
 	c.registration.c = c
 	c.members = members.New(c.Enqueue)
 	defer func() {
 		if err != nil {
+			c.tellFailure(err)
 			close(c.done) // there is no loop that events wait for
 			c.close()
 			c = nil
@@ -216,6 +223,9 @@ func start(options Options) (c *Controller, err error) {
 	if c.audit, err = api.OpenAudit(options.StateDir, c.log); err != nil {
 		return c, err
 	}
+	c.told = events.Open(options.StateDir, c.log)
+	c.told.Start()
+	c.former, _ = c.told.Latest(itself)
 	c.configs, err = configs.Open(configs.Settings{
 		Files: options.Config, Machine: cmp.Or(options.Machine, config.HostName()), Watch: options.Watch, Store: c.store, Host: c, Audit: c.audit, Notify: c.notify, Log: c.log,
 	})
@@ -320,11 +330,9 @@ func (c *Controller) Step(event brain.Event) {
 // decide lets the brain decide and brings about the desired state.
 func (c *Controller) decide(event brain.Event) {
 	want := c.brain.Step(event, time.Now())
-	for _, t := range want.Transitions {
-		c.logTransition(t)
-		c.tellHooks(t)
-	}
-	c.tellOwners()
+	c.tellTransitions(want.Transitions)
+	speaker, _ := c.routes.State()
+	c.tellSpeaker(speaker)
 	if want.ConfigChanged {
 		c.setTargets(want.Targets)
 		c.peers.Set(slices.Concat(compile.PeerTargets(want.Config), compile.SpillTargets(want.Config)))
@@ -353,33 +361,6 @@ func (c *Controller) decide(event brain.Event) {
 	c.traffic.wanted.Store(want.MeasureTraffic)
 	c.configs.Trusted(want.Trusted)
 	c.again = want.Again
-}
-
-func (c *Controller) logTransition(t brain.Transition) {
-	level := slog.LevelInfo
-	switch t.To {
-	case "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "lost", "failing", "shrinking":
-		if t.From != "new" { // not yet probed is no bad news
-			level = slog.LevelWarn
-		}
-	}
-	c.log.Log(context.Background(), level, t.Kind+" "+t.To, "name", t.Name, "from", t.From, "reason", t.Reason)
-}
-
-func (c *Controller) tellHooks(t brain.Transition) {
-	c.hooks.Tell(hooks.Event{Time: time.Now(), Machine: c.configs.Machine(), Object: t.Kind + " " + t.Name, From: t.From, To: t.To, Cause: t.Reason})
-}
-
-// tellOwners: what VRRP decides is the speaker's, which logs it.
-func (c *Controller) tellOwners() {
-	speaker, _ := c.routes.State()
-	for _, r := range speaker.GetVrrp() {
-		name := fmt.Sprintf("%d %s", r.GetVrid(), r.GetFamily())
-		if former := c.owners[name]; former != r.GetState() {
-			c.owners[name] = r.GetState()
-			c.tellHooks(brain.Transition{Kind: "virtual router", Name: name, From: former, To: r.GetState(), Reason: r.GetReason()})
-		}
-	}
 }
 
 // Enqueue hands an event to the brain's goroutine; after the end it is dropped.
@@ -485,5 +466,8 @@ func (c *Controller) close() {
 	}
 	if c.audit != nil {
 		_ = c.audit.Close()
+	}
+	if c.told != nil {
+		c.told.Close()
 	}
 }

@@ -37,6 +37,7 @@ import (
 	"github.com/guideway/guideway/controller/apitest"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/events"
 	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
@@ -834,9 +835,8 @@ func TestWhatAStartFindsIsNoWarning(t *testing.T) {
 		wanted string
 	}{{"new", "INFO"}, {"active", "WARN"}} {
 		var out bytes.Buffer
-		controller := &Controller{log: slog.New(slog.NewTextHandler(&out, nil))}
-		controller.logTransition(brain.Transition{Kind: "backend", Name: "web/web-1", From: c.from, To: "down", Reason: "not probed yet"})
-		if !strings.Contains(out.String(), "level="+c.wanted) {
+		logEvent(slog.New(slog.NewTextHandler(&out, nil)), events.Event{Object: events.Object{Kind: "backend", Name: "web/web-1"}, From: c.from, To: "down", Cause: "not probed yet", Who: "alice"})
+		if !strings.Contains(out.String(), "level="+c.wanted+` msg="backend down" object="backend web/web-1" from=`+c.from+` to=down cause="not probed yet" who=alice`) {
 			t.Errorf("from %s: %s", c.from, out.String())
 		}
 	}

@@ -47,7 +47,7 @@ func (c *Controller) DrainBackend(ctx context.Context, r *controllerv1.DrainBack
 			return nil, err
 		}
 	}
-	err = c.drain(ctx, brain.DrainBackend{Backend: r.Backend, Drain: r.Drain}, refuse)
+	err = c.drain(ctx, brain.DrainBackend{Backend: r.Backend, Drain: r.Drain, Who: api.UserOf(ctx)}, refuse)
 	// Others that are about to hear of it still have it drained.
 	if err != nil || r.Drain || wasFleets {
 		return nil, err
@@ -85,7 +85,7 @@ func (c *Controller) DrainService(ctx context.Context, r *controllerv1.DrainServ
 		}
 		return nil
 	}
-	event := brain.DrainService{Service: r.Service, Drain: r.Drain, WaitMax: r.WaitMax.AsDuration()}
+	event := brain.DrainService{Service: r.Service, Drain: r.Drain, WaitMax: r.WaitMax.AsDuration(), Who: api.UserOf(ctx)}
 	switch {
 	case isFleets:
 		err = c.drainInFleet(ctx, what, refuse)
@@ -108,7 +108,7 @@ func (c *Controller) DrainService(ctx context.Context, r *controllerv1.DrainServ
 
 // DrainMachine by command.
 func (c *Controller) DrainMachine(ctx context.Context, r *controllerv1.DrainMachineRequest) error {
-	return c.drain(ctx, brain.DrainMachine{Drain: r.Drain, WaitMax: r.WaitMax.AsDuration()}, func() error {
+	return c.drain(ctx, brain.DrainMachine{Drain: r.Drain, WaitMax: r.WaitMax.AsDuration(), Who: api.UserOf(ctx)}, func() error {
 		if r.Drain && !r.Force {
 			return unlessForced(c.brain.LastMachine(), bringUp)
 		}
@@ -161,7 +161,7 @@ func (c *Controller) restoreDrains() error {
 	for _, backend := range kept.Backends {
 		c.Step(brain.DrainBackend{Backend: backend, Drain: true})
 	}
-	c.stepFleetDrains(kept.Fleet)
+	c.stepFleetDrains(kept.Fleet, "")
 	c.drainChanges = kept.Changes
 	c.exchange.SetDrains(c.drainChanges.Message())
 	for _, service := range kept.Services {

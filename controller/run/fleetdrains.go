@@ -111,7 +111,7 @@ func (c *Controller) changeDrain(ctx context.Context, what fleet.Drained, drain 
 	err := c.Ask(ctx, func() {
 		if problem = refuse(); problem == nil {
 			now := time.Now()
-			problem = c.mergeDrains(fleet.Changes{c.drainChanges.Next(what, drain, c.configs.Machine(), now)}, now)
+			problem = c.mergeDrains(fleet.Changes{c.drainChanges.Next(what, drain, c.configs.Machine(), now)}, now, api.UserOf(ctx))
 		}
 	})
 	return errors.Join(err, problem)
@@ -126,21 +126,21 @@ func (c *Controller) takeDrainChanges(messages []*fleetv1.DrainChange) {
 			c.clocksTold = true
 			c.log.Warn("drains of all machines are not taken, as a clock is more than a day ahead of this one: drain again when both are right", "machine", ahead)
 		}
-		if err := c.mergeDrains(changes, now); err != nil {
+		if err := c.mergeDrains(changes, now, ""); err != nil {
 			c.log.Error("drains of all machines are not kept on disk", "error", err)
 		}
 	})
 }
 
-// mergeDrains of all machines with changes, here and on disk.
-func (c *Controller) mergeDrains(changes fleet.Changes, now time.Time) error {
+// mergeDrains of all machines with changes, here and on disk; who: of this machine's user.
+func (c *Controller) mergeDrains(changes fleet.Changes, now time.Time, who string) error {
 	next := c.drainChanges.Merge(changes, now)
 	if next.Equal(c.drainChanges) {
 		return nil
 	}
 	c.drainChanges = next
 	c.exchange.SetDrains(next.Message())
-	c.stepFleetDrains(next.Apply(c.fleetDrains))
+	c.stepFleetDrains(next.Apply(c.fleetDrains), who)
 	return c.keepDrains()
 }
 
@@ -151,7 +151,7 @@ func (c *Controller) setFleetDrains(ctx context.Context, become func([]fleet.Dra
 		next := slices.Compact(slices.SortedFunc(slices.Values(become(slices.Clone(c.fleetDrains))), fleet.Drained.Compare))
 		if !slices.Equal(next, c.fleetDrains) {
 			c.drainChanges = nil // of a time without etcd
-			c.stepFleetDrains(next)
+			c.stepFleetDrains(next, api.UserOf(ctx))
 			problem = c.keepDrains()
 		}
 	})
@@ -159,26 +159,26 @@ func (c *Controller) setFleetDrains(ctx context.Context, become func([]fleet.Dra
 }
 
 // stepFleetDrains makes the drains of all machines those, sorted.
-func (c *Controller) stepFleetDrains(next []fleet.Drained) {
+func (c *Controller) stepFleetDrains(next []fleet.Drained, who string) {
 	former := c.fleetDrains
 	c.fleetDrains = next
 	for _, what := range next {
 		if !slices.Contains(former, what) {
 			c.log.Info("drained on all machines", "kind", what.Kind, "name", what.Name)
-			c.Step(drainOf(what, true))
+			c.Step(drainOf(what, true, who))
 		}
 	}
 	for _, what := range former {
 		if !slices.Contains(next, what) {
 			c.log.Info("undrained on all machines", "kind", what.Kind, "name", what.Name)
-			c.Step(drainOf(what, false))
+			c.Step(drainOf(what, false, who))
 		}
 	}
 }
 
-func drainOf(what fleet.Drained, drain bool) brain.Event {
+func drainOf(what fleet.Drained, drain bool, who string) brain.Event {
 	if what.Kind == fleet.KindService {
-		return brain.DrainService{Service: what.Name, Drain: drain}
+		return brain.DrainService{Service: what.Name, Drain: drain, Who: who}
 	}
-	return brain.DrainBackend{Backend: what.Name, Drain: drain}
+	return brain.DrainBackend{Backend: what.Name, Drain: drain, Who: who}
 }

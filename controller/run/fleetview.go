@@ -15,6 +15,7 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/events"
 	"github.com/guideway/guideway/controller/metrics"
 	"github.com/guideway/guideway/controller/sinks/fleet"
 	"github.com/guideway/guideway/controller/sinks/peers"
@@ -110,13 +111,15 @@ func (c *Controller) configInUse(ctx context.Context) (inUse *config.Config) {
 	return inUse
 }
 
+var machinesOfFleet = events.Object{Kind: "fleet", Name: "machines"}
+
 func (c *Controller) readMachines(ctx context.Context, source fleetSource) error {
 	ended, begun, err := c.machines.read(ctx, source)
 	for _, alarm := range begun {
-		c.log.Error("machines of the fleet differ", "problem", alarm)
+		c.Tell(events.Event{Object: machinesOfFleet, From: "alike", To: "different", Cause: alarm})
 	}
 	for _, alarm := range ended {
-		c.log.Info("machines of the fleet no longer differ", "problem", alarm)
+		c.Tell(events.Event{Object: machinesOfFleet, From: "different", To: "alike", Cause: "no longer: " + alarm})
 	}
 	return err
 }

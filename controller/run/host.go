@@ -17,6 +17,7 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/events"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
@@ -149,7 +150,11 @@ func (c *Controller) ConfigNumber() uint64 { return c.configs.NumberInUse() }
 
 // ApplyConfig checks a config that is about to take the place of the one that runs.
 func (c *Controller) ApplyConfig(ctx context.Context, user string, order *controllerv1.ApplyOrder, files []config.Source) (api.Applying, error) {
-	return c.configs.Apply(ctx, user, order, files)
+	applying, err := c.configs.Apply(ctx, user, order, files)
+	if err != nil {
+		c.Tell(events.Event{Object: events.Object{Kind: "config", Name: "config"}, To: "refused", Cause: "apply: " + err.Error(), Who: user})
+	}
+	return applying, err
 }
 
 // EndCanary has all machines take what one runs alone, or that one return.

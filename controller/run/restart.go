@@ -52,6 +52,7 @@ func (c *Controller) Restart(ctx context.Context) (*controllerv1.RestartResponse
 	}
 	c.log.Info("restarting: the forwarder was taken over from", "version", after.GetVersion(), "pause_us", after.GetTakenOver().GetPauseUs())
 	time.AfterFunc(restartDelay, func() {
+		c.restartedBy = api.UserOf(ctx)
 		c.restarted.Store(true)
 		c.restart()
 	})

@@ -2,6 +2,7 @@ package run
 
 import (
 	"errors"
+	"os/user"
 	"strings"
 	"testing"
 	"time"
@@ -46,4 +47,10 @@ func TestARestartTakesTheForwarderOverAndEndsTheController(t *testing.T) {
 	}
 	h.start() // as the program that is installed does
 	h.until("announced again", announced)
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.untilEvents(&controllerv1.WatchEventsRequest{Object: "controller controller"}, "controller controller:  > started (",
+		"controller controller: started > restarting (the installed program goes on in its place) lb-1 "+me.Username, "controller controller:  > started (")
 }

@@ -164,10 +164,12 @@ var goEdgeRules = map[string][]string{
 	"controller/brain":     {"proto", "controller/agreement", "controller/buckets", "controller/config", "controller/compile", "speaker/judge"},
 	// Which config, from files or etcd to what runs.
 	"controller/configs": {
-		"proto", "controller/api", "controller/brain", "controller/config", "controller/notify", "controller/sinks/fleet", "controller/statedir", "controller/store",
+		"proto", "controller/api", "controller/brain", "controller/config", "controller/events", "controller/notify", "controller/sinks/fleet", "controller/statedir", "controller/store",
 	},
 	// Programs that hear of changes.
-	"controller/hooks": {"controller/config", "controller/outside"},
+	"controller/hooks": {"controller/config", "controller/events", "controller/outside"},
+	// What changed here: told by whoever decides it, and kept.
+	"controller/events": {"controller/outside"},
 	// What outlives a restart, and who writes it.
 	"controller/store":           {"controller/buckets", "controller/config", "controller/sinks/fleet", "controller/statedir"},
 	"controller/sinks/agents":    append([]string{"controller/sinks/session"}, sinkMayKnow...),
@@ -182,7 +184,7 @@ var goEdgeRules = map[string][]string{
 	"controller/rundir":          {},
 	"controller/statedir":        {},
 	"controller/buckets":         {"proto"},
-	"controller/api":             append([]string{"controller/rundir"}, sinkMayKnow...),
+	"controller/api":             append([]string{"controller/events", "controller/rundir"}, sinkMayKnow...),
 	"controller/web":             sinkMayKnow,
 	"controller/metrics":         append([]string{"controller/sinks/fleet", "controller/sinks/session"}, sinkMayKnow...),
 	"controller/outside":         {"proto"},

@@ -4550,6 +4550,290 @@ func (x *FleetMachine) GetReason() string {
 	return ""
 }
 
+type WatchEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent: no limit. By the clock of the machine as it was when they happened.
+	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	// Not with `follow`.
+	Until *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	// Of one service: itself, its buckets, and its pools, backends, routes and VIPs as they
+	// are configured now.
+	Service string `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	// Of one object, like `backend web/web-1` (`backend web-1`: in any pool), or of one kind,
+	// like `backend`.
+	Object string `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`
+	Follow bool   `protobuf:"varint,5,opt,name=follow,proto3" json:"follow,omitempty"`
+	// Only events with higher numbers, for a client that goes on where a stream ended.
+	After         uint64 `protobuf:"varint,6,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEventsRequest) Reset() {
+	*x = WatchEventsRequest{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsRequest) ProtoMessage() {}
+
+func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
+func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *WatchEventsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *WatchEventsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *WatchEventsRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+func (x *WatchEventsRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+type WatchEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent: events were lost.
+	Event *Event `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
+	// Events that were overwritten before this client took them.
+	Lost          uint64 `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEventsResponse) Reset() {
+	*x = WatchEventsResponse{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsResponse) ProtoMessage() {}
+
+func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
+func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *WatchEventsResponse) GetEvent() *Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *WatchEventsResponse) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+// A change of one object's state.
+type Event struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of a machine's records; the next one has the next number, also after a restart.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Number of the first record of this event. One that was repeated within ten seconds
+	// comes again, with another number and its count.
+	Id      uint64                 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	Time    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
+	Machine string                 `protobuf:"bytes,4,opt,name=machine,proto3" json:"machine,omitempty"`
+	// docs/events.md lists the kinds.
+	Kind  string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name  string `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
+	From  string `protobuf:"bytes,7,opt,name=from,proto3" json:"from,omitempty"`
+	To    string `protobuf:"bytes,8,opt,name=to,proto3" json:"to,omitempty"`
+	Cause string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
+	// The user who caused it; empty: nobody did, or it is not known.
+	Who string `protobuf:"bytes,10,opt,name=who,proto3" json:"who,omitempty"`
+	// How often it happened, and when it did last.
+	Count         uint64                 `protobuf:"varint,11,opt,name=count,proto3" json:"count,omitempty"`
+	Last          *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Event) Reset() {
+	*x = Event{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Event) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Event) ProtoMessage() {}
+
+func (x *Event) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Event.ProtoReflect.Descriptor instead.
+func (*Event) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *Event) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Event) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Event) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Event) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *Event) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Event) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Event) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *Event) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *Event) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Event) GetWho() string {
+	if x != nil {
+		return x.Who
+	}
+	return ""
+}
+
+func (x *Event) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Event) GetLast() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
 type RestartRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -4558,7 +4842,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4570,7 +4854,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4583,7 +4867,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{56}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{59}
 }
 
 type RestartResponse struct {
@@ -4601,7 +4885,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[57]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4613,7 +4897,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[57]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4626,7 +4910,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{57}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RestartResponse) GetForwarderVersionBefore() string {
@@ -5040,13 +5324,37 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"registered\x18\x03 \x01(\v2\x1a.guideway.fleet.v1.MachineR\n" +
 	"registered\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x10\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xd8\x01\n" +
+	"\x12WatchEventsRequest\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\x12\x16\n" +
+	"\x06object\x18\x04 \x01(\tR\x06object\x12\x16\n" +
+	"\x06follow\x18\x05 \x01(\bR\x06follow\x12\x14\n" +
+	"\x05after\x18\x06 \x01(\x04R\x05after\"^\n" +
+	"\x13WatchEventsResponse\x123\n" +
+	"\x05event\x18\x01 \x01(\v2\x1d.guideway.controller.v1.EventR\x05event\x12\x12\n" +
+	"\x04lost\x18\x02 \x01(\x04R\x04lost\"\xb3\x02\n" +
+	"\x05Event\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x04R\x02id\x12.\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
+	"\amachine\x18\x04 \x01(\tR\amachine\x12\x12\n" +
+	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x06 \x01(\tR\x04name\x12\x12\n" +
+	"\x04from\x18\a \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\b \x01(\tR\x02to\x12\x14\n" +
+	"\x05cause\x18\t \x01(\tR\x05cause\x12\x10\n" +
+	"\x03who\x18\n" +
+	" \x01(\tR\x03who\x12\x14\n" +
+	"\x05count\x18\v \x01(\x04R\x05count\x12.\n" +
+	"\x04last\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x04last\"\x10\n" +
 	"\x0eRestartRequest\"\xad\x01\n" +
 	"\x0fRestartResponse\x128\n" +
 	"\x18forwarder_version_before\x18\x01 \x01(\tR\x16forwarderVersionBefore\x12+\n" +
 	"\x11forwarder_version\x18\x02 \x01(\tR\x10forwarderVersion\x12\x19\n" +
 	"\bpause_us\x18\x03 \x01(\x04R\apauseUs\x12\x18\n" +
-	"\aemptied\x18\x04 \x03(\tR\aemptied2\xe3\r\n" +
+	"\aemptied\x18\x04 \x03(\tR\aemptied2\xcd\x0e\n" +
 	"\n" +
 	"Controller\x12]\n" +
 	"\bGetState\x12'.guideway.controller.v1.GetStateRequest\x1a(.guideway.controller.v1.GetStateResponse\x12c\n" +
@@ -5064,7 +5372,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\fDrainBackend\x12+.guideway.controller.v1.DrainBackendRequest\x1a,.guideway.controller.v1.DrainBackendResponse\x12i\n" +
 	"\fDrainService\x12+.guideway.controller.v1.DrainServiceRequest\x1a,.guideway.controller.v1.DrainServiceResponse\x12i\n" +
 	"\fDrainMachine\x12+.guideway.controller.v1.DrainMachineRequest\x1a,.guideway.controller.v1.DrainMachineResponse\x12]\n" +
-	"\bGetFleet\x12'.guideway.controller.v1.GetFleetRequest\x1a(.guideway.controller.v1.GetFleetResponse\x12d\n" +
+	"\bGetFleet\x12'.guideway.controller.v1.GetFleetRequest\x1a(.guideway.controller.v1.GetFleetResponse\x12h\n" +
+	"\vWatchEvents\x12*.guideway.controller.v1.WatchEventsRequest\x1a+.guideway.controller.v1.WatchEventsResponse0\x01\x12d\n" +
 	"\vGetCounters\x12).guideway.forwarder.v1.GetCountersRequest\x1a*.guideway.forwarder.v1.GetCountersResponse\x12m\n" +
 	"\x0eGetConnections\x12,.guideway.forwarder.v1.GetConnectionsRequest\x1a-.guideway.forwarder.v1.GetConnectionsResponse\x12m\n" +
 	"\x0eGetDropSamples\x12,.guideway.forwarder.v1.GetDropSamplesRequest\x1a-.guideway.forwarder.v1.GetDropSamplesResponseBHZFgithub.com/guideway/guideway/proto/guideway/controller/v1;controllerv1b\x06proto3"
@@ -5081,7 +5390,7 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
@@ -5139,20 +5448,23 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetFleetRequest)(nil),            // 53: guideway.controller.v1.GetFleetRequest
 	(*GetFleetResponse)(nil),           // 54: guideway.controller.v1.GetFleetResponse
 	(*FleetMachine)(nil),               // 55: guideway.controller.v1.FleetMachine
-	(*RestartRequest)(nil),             // 56: guideway.controller.v1.RestartRequest
-	(*RestartResponse)(nil),            // 57: guideway.controller.v1.RestartResponse
-	(*v1.VirtualRouter)(nil),           // 58: guideway.speaker.v1.VirtualRouter
-	(*v1.VrrpCounts)(nil),              // 59: guideway.speaker.v1.VrrpCounts
-	(*timestamppb.Timestamp)(nil),      // 60: google.protobuf.Timestamp
-	(*v11.Canary)(nil),                 // 61: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 62: google.protobuf.Duration
-	(*v11.Machine)(nil),                // 63: guideway.fleet.v1.Machine
-	(*v12.GetCountersRequest)(nil),     // 64: guideway.forwarder.v1.GetCountersRequest
-	(*v12.GetConnectionsRequest)(nil),  // 65: guideway.forwarder.v1.GetConnectionsRequest
-	(*v12.GetDropSamplesRequest)(nil),  // 66: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v12.GetCountersResponse)(nil),    // 67: guideway.forwarder.v1.GetCountersResponse
-	(*v12.GetConnectionsResponse)(nil), // 68: guideway.forwarder.v1.GetConnectionsResponse
-	(*v12.GetDropSamplesResponse)(nil), // 69: guideway.forwarder.v1.GetDropSamplesResponse
+	(*WatchEventsRequest)(nil),         // 56: guideway.controller.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),        // 57: guideway.controller.v1.WatchEventsResponse
+	(*Event)(nil),                      // 58: guideway.controller.v1.Event
+	(*RestartRequest)(nil),             // 59: guideway.controller.v1.RestartRequest
+	(*RestartResponse)(nil),            // 60: guideway.controller.v1.RestartResponse
+	(*v1.VirtualRouter)(nil),           // 61: guideway.speaker.v1.VirtualRouter
+	(*v1.VrrpCounts)(nil),              // 62: guideway.speaker.v1.VrrpCounts
+	(*timestamppb.Timestamp)(nil),      // 63: google.protobuf.Timestamp
+	(*v11.Canary)(nil),                 // 64: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 65: google.protobuf.Duration
+	(*v11.Machine)(nil),                // 66: guideway.fleet.v1.Machine
+	(*v12.GetCountersRequest)(nil),     // 67: guideway.forwarder.v1.GetCountersRequest
+	(*v12.GetConnectionsRequest)(nil),  // 68: guideway.forwarder.v1.GetConnectionsRequest
+	(*v12.GetDropSamplesRequest)(nil),  // 69: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v12.GetCountersResponse)(nil),    // 70: guideway.forwarder.v1.GetCountersResponse
+	(*v12.GetConnectionsResponse)(nil), // 71: guideway.forwarder.v1.GetConnectionsResponse
+	(*v12.GetDropSamplesResponse)(nil), // 72: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	4,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
@@ -5164,46 +5476,46 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	21, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
 	22, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	3,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
-	58, // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
-	59, // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
+	61, // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
+	62, // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
 	2,  // 11: guideway.controller.v1.GetStateResponse.member_sources:type_name -> guideway.controller.v1.MemberSource
-	60, // 12: guideway.controller.v1.MemberSource.last_success:type_name -> google.protobuf.Timestamp
-	60, // 13: guideway.controller.v1.MemberSource.problem_since:type_name -> google.protobuf.Timestamp
-	60, // 14: guideway.controller.v1.MemberSource.waiting_since:type_name -> google.protobuf.Timestamp
-	60, // 15: guideway.controller.v1.MemberSource.waiting_until:type_name -> google.protobuf.Timestamp
+	63, // 12: guideway.controller.v1.MemberSource.last_success:type_name -> google.protobuf.Timestamp
+	63, // 13: guideway.controller.v1.MemberSource.problem_since:type_name -> google.protobuf.Timestamp
+	63, // 14: guideway.controller.v1.MemberSource.waiting_since:type_name -> google.protobuf.Timestamp
+	63, // 15: guideway.controller.v1.MemberSource.waiting_until:type_name -> google.protobuf.Timestamp
 	5,  // 16: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	60, // 17: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	60, // 18: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	60, // 19: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	60, // 20: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	63, // 17: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	63, // 18: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	63, // 19: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	63, // 20: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
 	7,  // 21: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	60, // 22: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	61, // 23: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	60, // 24: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	63, // 22: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	64, // 23: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	63, // 24: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
 	5,  // 25: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
 	10, // 26: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
-	62, // 27: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	65, // 27: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
 	13, // 28: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
 	14, // 29: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
 	11, // 30: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
 	12, // 31: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
-	60, // 32: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
-	60, // 33: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
-	60, // 34: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	63, // 32: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	63, // 33: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	63, // 34: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
 	15, // 35: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
 	18, // 36: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	62, // 37: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	62, // 38: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	60, // 39: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	65, // 37: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	65, // 38: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	63, // 39: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
 	19, // 40: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	62, // 41: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	60, // 42: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	60, // 43: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	60, // 44: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	60, // 45: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	60, // 46: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	62, // 47: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	62, // 48: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	65, // 41: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	63, // 42: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	63, // 43: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	63, // 44: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	63, // 45: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	63, // 46: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	65, // 47: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	65, // 48: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
 	31, // 49: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
 	37, // 50: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
 	39, // 51: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
@@ -5220,52 +5532,59 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	31, // 62: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
 	45, // 63: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
 	50, // 64: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	60, // 65: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	63, // 65: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
 	50, // 66: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
 	31, // 67: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
 	55, // 68: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	60, // 69: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	61, // 70: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	63, // 71: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	0,  // 72: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	16, // 73: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	23, // 74: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	32, // 75: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	43, // 76: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
-	44, // 77: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	47, // 78: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	56, // 79: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	48, // 80: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	51, // 81: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	25, // 82: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	27, // 83: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	29, // 84: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	53, // 85: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	64, // 86: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	65, // 87: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	66, // 88: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 89: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	17, // 90: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	24, // 91: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	33, // 92: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	46, // 93: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46, // 94: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46, // 95: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	57, // 96: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	49, // 97: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	52, // 98: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	26, // 99: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	28, // 100: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	30, // 101: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	54, // 102: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	67, // 103: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	68, // 104: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	69, // 105: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	89, // [89:106] is the sub-list for method output_type
-	72, // [72:89] is the sub-list for method input_type
-	72, // [72:72] is the sub-list for extension type_name
-	72, // [72:72] is the sub-list for extension extendee
-	0,  // [0:72] is the sub-list for field type_name
+	63, // 69: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	64, // 70: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	66, // 71: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	63, // 72: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	63, // 73: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	58, // 74: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
+	63, // 75: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
+	63, // 76: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
+	0,  // 77: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	16, // 78: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	23, // 79: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	32, // 80: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	43, // 81: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
+	44, // 82: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	47, // 83: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	59, // 84: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	48, // 85: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	51, // 86: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	25, // 87: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	27, // 88: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	29, // 89: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	53, // 90: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	56, // 91: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
+	67, // 92: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	68, // 93: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	69, // 94: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 95: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	17, // 96: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	24, // 97: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	33, // 98: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	46, // 99: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46, // 100: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46, // 101: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	60, // 102: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	49, // 103: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	52, // 104: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	26, // 105: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	28, // 106: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	30, // 107: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	54, // 108: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	57, // 109: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
+	70, // 110: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	71, // 111: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	72, // 112: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	95, // [95:113] is the sub-list for method output_type
+	77, // [77:95] is the sub-list for method input_type
+	77, // [77:77] is the sub-list for extension type_name
+	77, // [77:77] is the sub-list for extension extendee
+	0,  // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -5281,7 +5600,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   58,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

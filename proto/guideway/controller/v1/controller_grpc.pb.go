@@ -36,6 +36,7 @@ const (
 	Controller_DrainService_FullMethodName     = "/guideway.controller.v1.Controller/DrainService"
 	Controller_DrainMachine_FullMethodName     = "/guideway.controller.v1.Controller/DrainMachine"
 	Controller_GetFleet_FullMethodName         = "/guideway.controller.v1.Controller/GetFleet"
+	Controller_WatchEvents_FullMethodName      = "/guideway.controller.v1.Controller/WatchEvents"
 	Controller_GetCounters_FullMethodName      = "/guideway.controller.v1.Controller/GetCounters"
 	Controller_GetConnections_FullMethodName   = "/guideway.controller.v1.Controller/GetConnections"
 	Controller_GetDropSamples_FullMethodName   = "/guideway.controller.v1.Controller/GetDropSamples"
@@ -104,6 +105,11 @@ type ControllerClient interface {
 	// The machines of the cluster, as etcd and the config name them.
 	// FAILED_PRECONDITION: the config is in files alone.
 	GetFleet(ctx context.Context, in *GetFleetRequest, opts ...grpc.CallOption) (*GetFleetResponse, error)
+	// What changed on this machine, the oldest first: of the latest 10,000 events those that
+	// the request asks for; with `follow` also those that come, until the stream's ten
+	// minutes are over. NOT_FOUND: this machine does not have the service.
+	// RESOURCE_EXHAUSTED: too many clients read events.
+	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
 	// What the forwarder answers, handed on. UNAVAILABLE: it does not answer.
 	GetCounters(ctx context.Context, in *v1.GetCountersRequest, opts ...grpc.CallOption) (*v1.GetCountersResponse, error)
 	GetConnections(ctx context.Context, in *v1.GetConnectionsRequest, opts ...grpc.CallOption) (*v1.GetConnectionsResponse, error)
@@ -261,6 +267,25 @@ func (c *controllerClient) GetFleet(ctx context.Context, in *GetFleetRequest, op
 	return out, nil
 }
 
+func (c *controllerClient) WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Controller_ServiceDesc.Streams[1], Controller_WatchEvents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchEventsRequest, WatchEventsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Controller_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsResponse]
+
 func (c *controllerClient) GetCounters(ctx context.Context, in *v1.GetCountersRequest, opts ...grpc.CallOption) (*v1.GetCountersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(v1.GetCountersResponse)
@@ -354,6 +379,11 @@ type ControllerServer interface {
 	// The machines of the cluster, as etcd and the config name them.
 	// FAILED_PRECONDITION: the config is in files alone.
 	GetFleet(context.Context, *GetFleetRequest) (*GetFleetResponse, error)
+	// What changed on this machine, the oldest first: of the latest 10,000 events those that
+	// the request asks for; with `follow` also those that come, until the stream's ten
+	// minutes are over. NOT_FOUND: this machine does not have the service.
+	// RESOURCE_EXHAUSTED: too many clients read events.
+	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
 	// What the forwarder answers, handed on. UNAVAILABLE: it does not answer.
 	GetCounters(context.Context, *v1.GetCountersRequest) (*v1.GetCountersResponse, error)
 	GetConnections(context.Context, *v1.GetConnectionsRequest) (*v1.GetConnectionsResponse, error)
@@ -409,6 +439,9 @@ func (UnimplementedControllerServer) DrainMachine(context.Context, *DrainMachine
 }
 func (UnimplementedControllerServer) GetFleet(context.Context, *GetFleetRequest) (*GetFleetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetFleet not implemented")
+}
+func (UnimplementedControllerServer) WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchEvents not implemented")
 }
 func (UnimplementedControllerServer) GetCounters(context.Context, *v1.GetCountersRequest) (*v1.GetCountersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCounters not implemented")
@@ -681,6 +714,17 @@ func _Controller_GetFleet_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Controller_WatchEvents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchEventsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ControllerServer).WatchEvents(m, &grpc.GenericServerStream[WatchEventsRequest, WatchEventsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Controller_WatchEventsServer = grpc.ServerStreamingServer[WatchEventsResponse]
+
 func _Controller_GetCounters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(v1.GetCountersRequest)
 	if err := dec(in); err != nil {
@@ -813,6 +857,11 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _Controller_ApplyConfig_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "WatchEvents",
+			Handler:       _Controller_WatchEvents_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "guideway/controller/v1/controller.proto",
