@@ -5,41 +5,71 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/guideway/guideway/controller/api"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
-// Every curl of docs/api.md at a unix socket, as typed there.
-func TestTheCurlsOfTheDocsWorkAsTyped(t *testing.T) {
+// Each call is in docs/api.md with a line of curl, which does what it says.
+func TestEachLineOfCurlOfTheDocsIsAnswered(t *testing.T) {
 	page, err := os.ReadFile("../../docs/api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	shell, rest, found := strings.Cut(string(page), "    api GetState")
+	_, shell, isThere := strings.Cut(shell, "    api() {")
+	if !found || !isThere {
+		t.Fatal("docs/api.md has no function api")
+	}
+	commands, _, _ := strings.Cut("    api GetState"+rest, "\n(`--json` requires")
 	h := newHarness(t)
-	h.write(h.config(", {name: web-2, address: 10.1.0.12}"))
+	h.write(h.config(secondBackend))
 	h.peer.serve(t, h.runDir())
 	h.start()
 	h.until("announced", announced)
-	typed := 0
-	for block := range strings.SplitSeq(string(page), "\n\n") {
-		if !strings.HasPrefix(block, "    curl -sS --unix-socket ") {
+	h.until("the second backend is in use", backendState("web-2", "active"))
+	next := strings.Replace(h.config(secondBackend), "vips: [", anotherVIP, 1)
+	if err := os.WriteFile(filepath.Join(h.dir, "new.yaml"), []byte(next), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shell = strings.ReplaceAll("api() {"+shell, "/run/guideway/controller/controller.sock", api.OperateSocket(h.runDir()))
+	// What needs other machines, or an installed program.
+	refused := map[string]string{
+		"GetFleet": "names no others", "DrainService": "no other load balancer", "DrainMachine": "no other load balancer",
+		"EndCanary": "in files alone", "Restart": "forwarder",
+	}
+	called := map[string]bool{}
+	for command := range strings.SplitSeq(strings.ReplaceAll(commands, "\\\n", ""), "\n") {
+		call := regexp.MustCompile(`\bapi (\w+)`).FindStringSubmatch(command)
+		if call == nil {
 			continue
 		}
-		typed++
-		command := strings.ReplaceAll(block, "/run/guideway/", h.runDir()+"/")
-		answer, err := exec.Command("bash", "-ec", command).CombinedOutput()
-		var read map[string]any
-		if err != nil || json.Unmarshal(answer, &read) != nil || read["code"] != nil {
-			t.Errorf("%s\n%v %s", command, err, answer)
+		called[call[1]] = true
+		script := exec.Command("bash", "-ec", shell+"\n"+command)
+		script.Dir = h.dir
+		out, err := script.Output()
+		var answer map[string]any
+		if err != nil || json.Unmarshal(out, &answer) != nil {
+			t.Fatalf("%s: %v %s", command, err, out)
+		}
+		if why := refused[call[1]]; answer["code"] != nil && (why == "" || !strings.Contains(string(out), why)) {
+			t.Errorf("%s: %s", command, out)
+		}
+		if call[1] == "PlanConfig" && (answer["changed"] != true || answer["number"] != "1") {
+			t.Errorf("%s: %s", command, out)
 		}
 	}
-	if typed < 5 {
-		t.Errorf("the docs have %d curls", typed)
+	for _, method := range controllerv1.Controller_ServiceDesc.Methods {
+		if !called[method.MethodName] {
+			t.Errorf("docs/api.md does not show %s", method.MethodName)
+		}
 	}
-	h.until("the drain of the docs", backendState("web-1", "draining"))
-	lines, err := os.ReadFile(filepath.Join(h.stateDir(), "audit.log"))
-	if err != nil || !strings.Contains(string(lines), `"call":"DrainBackend","request":{"backend":"web-1","drain":true,"force":false,"fleet":false},"result":"done","config":`) {
-		t.Errorf("%v\n%s", err, lines)
+	audit, err := os.ReadFile(filepath.Join(h.stateDir(), "audit.log"))
+	if err != nil || !strings.Contains(string(audit), `"call":"DrainBackend","request":{"backend":"web-1","drain":true,"force":false,"fleet":false},"result":"done","config":`) {
+		t.Errorf("%v\n%s", err, audit)
 	}
-	h.stop()
+	h.until("the new config is in use", func(s *controllerv1.GetStateResponse) bool { return len(s.Services[0].Vips) == 2 })
 }
