@@ -11,6 +11,7 @@
 //! Frames that we originate beyond that are counted apart, by kind. Only the
 //! worker writes; other threads may read at any time.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::by_flow::ByFlow;
@@ -38,6 +39,32 @@ impl Counter {
     }
 }
 
+/// One of each reason. Arrays have a default up to 32 alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ByReason<T>([T; DropReason::COUNT]);
+
+impl<T: Default> Default for ByReason<T> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| T::default()))
+    }
+}
+
+impl<T> Deref for ByReason<T> {
+    type Target = [T; DropReason::COUNT];
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for ByReason<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
 /// What one worker counts, whatever the plan.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -62,7 +89,7 @@ pub struct Counters {
     /// Frames steered to another worker than their flow's.
     pub misdirected: Counter,
     /// Frames dropped, by reason.
-    pub dropped: [Counter; DropReason::COUNT],
+    pub dropped: ByReason<Counter>,
     /// Frames that we originated beyond those received, by kind.
     pub originated: [Counter; Kind::COUNT],
     /// Frames that we would have originated, had there been memory, room on
@@ -243,7 +270,7 @@ impl Counters {
             redirected: self.redirected.get(),
             held: self.held.get(),
             waiting: self.waits_begun.get().wrapping_sub(self.waits_ended.get()),
-            dropped: std::array::from_fn(|index| self.dropped[index].get()),
+            dropped: ByReason(std::array::from_fn(|index| self.dropped[index].get())),
             originated: std::array::from_fn(|index| self.originated[index].get()),
         }
     }
@@ -266,7 +293,7 @@ pub struct Totals {
     /// counts those that begin to wait, another those that end.
     waiting: u64,
     /// Frames dropped, by reason.
-    pub dropped: [u64; DropReason::COUNT],
+    pub dropped: ByReason<u64>,
     /// Frames that we originated beyond those received, by kind. Not part of
     /// the law.
     pub originated: [u64; Kind::COUNT],
@@ -281,7 +308,7 @@ impl Totals {
         self.redirected += other.redirected;
         self.held += other.held;
         self.waiting = self.waiting.wrapping_add(other.waiting);
-        for (mine, theirs) in self.dropped.iter_mut().zip(other.dropped) {
+        for (mine, theirs) in self.dropped.iter_mut().zip(*other.dropped) {
             *mine += theirs;
         }
         for (mine, theirs) in self.originated.iter_mut().zip(other.originated) {
