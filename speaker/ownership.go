@@ -169,6 +169,13 @@ func (o *ownership) describe(state *speakerv1.State, isConfigured bool) {
 		}
 		state.Vrrp = append(state.Vrrp, router)
 	}
+	for _, probe := range shown.Probes {
+		told := &speakerv1.VrrpProbe{Address: probe.Target.String(), Gateway: probe.Gateway, Answers: probe.Answers}
+		if !probe.AnsweredAt.IsZero() {
+			told.AnsweredAt = timestamppb.New(probe.AnsweredAt)
+		}
+		state.VrrpProbes = append(state.VrrpProbes, told)
+	}
 	counts := &speakerv1.VrrpCounts{
 		AdvertisementsSent: shown.Counts.AdvertisementsSent, AdvertisementsHeard: shown.Counts.AdvertisementsHeard, AdvertisementsIgnored: shown.Counts.AdvertisementsIgnored,
 		SecondOwners: shown.Counts.SecondOwners, Announcements: shown.Counts.Announced, Answers: shown.Counts.Answered, NotAnswered: shown.Counts.NotAnswered,

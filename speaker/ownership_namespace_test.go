@@ -48,7 +48,9 @@ func newSegment(t *testing.T) *segment {
 	s.ip(s.client, "route add 203.0.113.0/24 dev eth0", "route add 2001:db8:113::/64 dev eth0")
 	for number := range 2 {
 		s.machines, s.names = append(s.machines, newMachine(t)), append(s.names, fmt.Sprintf("lb-%d", number+1))
-		s.start(s.host(number+1), s.machines[number])
+		host := s.host(number + 1)
+		s.ip(host, "route add default via 192.0.2.9")
+		s.start(host, s.machines[number])
 	}
 	return s
 }
@@ -181,6 +183,10 @@ func TestWhoOwnsVIPsFollowsTheForwarders(t *testing.T) {
 	second := 1 - first
 	s.machines[second].until("the other waits", isBackup)
 	s.untilOwner("at first", first)
+	s.machines[first].until("its gateway answers", func(state *speakerv1.State) bool {
+		probes := state.GetVrrpProbes()
+		return len(probes) == 1 && probes[0].GetAddress() == "192.0.2.9" && probes[0].GetGateway() && probes[0].GetAnswers() && probes[0].GetAnsweredAt() != nil
+	})
 
 	s.machines[first].stopForwarder()
 	s.machines[second].until("the forwarder of the owner is dead", isActive)

@@ -123,7 +123,8 @@ func (f *FakeController) GetState(context.Context, *controllerv1.GetStateRequest
 			{Vrid: 51, Family: "ipv4", State: "active", Priority: 250, Vips: []string{"203.0.113.10"}},
 			{Vrid: 52, Family: "ipv6", State: "backup", Priority: 242, Owner: "fe80::2", OwnerPriority: 250, Reason: "started", Vips: []string{"2001:db8:a::10"}},
 		},
-		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", Asn: 64513, State: "active", Attributes: []string{"med 10", "prepend 2"}, Bfd: "down", Reason: "hold-timer-expired"}},
+		VrrpProbes: []*speakerv1.VrrpProbe{{Address: "10.0.0.254", Gateway: true, Answers: true}, {Address: "fe80::254", Gateway: true}, {Address: "10.0.0.3"}},
+		Neighbors:  []*controllerv1.Neighbor{{Address: "10.0.0.254", Asn: 64513, State: "active", Attributes: []string{"med 10", "prepend 2"}, Bfd: "down", Reason: "hold-timer-expired"}},
 	}, nil
 }
 

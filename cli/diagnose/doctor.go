@@ -577,8 +577,23 @@ func (p *diagnosis) vrrp() {
 		p.add(gradeWarn, "vrrp", "another machine claimed VIPs that this one owned (%d times): does it hear this one's advertisements (protocol 112, 224.0.0.18 and ff02::12), and has no other host these addresses? The speaker's log says who", n)
 	}
 	p.vipsOfOurOwn()
+	p.probedHosts()
 	if len(routers) > 0 && len(reasons.reasons) == 0 {
 		p.add(gradeOK, "vrrp", "this machine owns the VIPs of %d of %d virtual routers", active, len(routers))
+	}
+}
+
+// probedHosts by which the speaker finds that the link receives nothing. A gateway that never
+// answered may be one that does not.
+func (p *diagnosis) probedHosts() {
+	for _, probe := range p.state.GetVrrpProbes() {
+		switch {
+		case probe.GetAnswers():
+		case probe.GetAnsweredAt() != nil:
+			p.add(gradeWarn, "vrrp", "%s did not answer ARP or neighbor solicitations for %s: if nothing else is heard either, this machine gives its VIPs up", probe.GetAddress(), output.Ago(probe.GetAnsweredAt()))
+		case !probe.GetGateway():
+			p.add(gradeWarn, "vrrp", "%s of `vrrp.probes` never answered ARP or neighbor solicitations: name a host on the segment of the interface that does", probe.GetAddress())
+		}
 	}
 }
 

@@ -35,7 +35,8 @@ func TestShowWithBothProcesses(t *testing.T) {
 			"web file /etc/guideway/web.json 4 1 - 3 backends are no longer listed, and stay until 1970-01-01T00:00:01Z (shrink_delay)",
 			"mail dns mail.internal 0 0 - answered by SERVFAIL",
 		}},
-		{"vrrp", []string{"51 ipv4 active - 250 this machine 203.0.113.10 -", "52 ipv6 backup - 242 fe80::2 2001:db8:a::10 started"}},
+		{"vrrp", []string{"51 ipv4 active - 250 this machine 203.0.113.10 -", "52 ipv6 backup - 242 fe80::2 2001:db8:a::10 started",
+			"probe 10.0.0.254 (gateway): answers", "probe fe80::254 (gateway): never answered, so it does not count", "probe 10.0.0.3: never answered"}},
 		{"bgp", []string{"neighbor 10.0.0.254 active - AS 64513, 0 prefixes, med 10, prepend 2, BFD down hold-timer-expired", "route 203.0.113.10/32 withdrawn - for web, communities 64512:100 64512:1:2 no backend"}},
 	}
 	for _, c := range cases {

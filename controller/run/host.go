@@ -95,7 +95,7 @@ func (c *Controller) describeSpeaker(state *controllerv1.GetStateResponse, neigh
 		return
 	}
 	state.Speaker = &controllerv1.SpeakerState{Answers: true, Version: speaker.GetVersion(), Withheld: speaker.GetWithheld(), Problem: speaker.GetProblem(), NotKept: speaker.GetNotKept(), Slow: speaker.GetSlow()}
-	state.Vrrp, state.VrrpCounts = speaker.GetVrrp(), speaker.GetVrrpCounts()
+	state.Vrrp, state.VrrpCounts, state.VrrpProbes = speaker.GetVrrp(), speaker.GetVrrpCounts(), speaker.GetVrrpProbes()
 	for _, n := range speaker.GetNeighbors() {
 		neighbor := &controllerv1.Neighbor{Address: n.GetAddress(), Asn: n.GetAsn(), State: n.GetState(), Reason: n.GetReason(), Since: n.GetSince(), Attributes: n.GetAttributes(), Bfd: n.GetBfd()}
 		if n.GetState() == "established" {

@@ -1,7 +1,8 @@
 package vrrp
 
 // What the kernel's filters let through to the sockets: packets that concern our virtual
-// routers and VIPs, so that a flood of others takes no room in a socket.
+// routers and VIPs, so that a flood of others takes no room in a socket. While the link seems
+// to receive nothing, all of ARP and neighbour discovery.
 
 import (
 	"encoding/binary"
@@ -27,7 +28,7 @@ const (
 var drop, pass = bpf.RetConstant{}, bpf.RetConstant{Val: wholePacket}
 
 // filter anew, if the virtual routers or addresses are others than before.
-func (s *sockets) filter(config election.Config, watched []netip.Addr, advertisements func([]uint8) []bpf.Instruction, frames func([]netip.Addr) []bpf.Instruction) error {
+func (s *sockets) filter(config election.Config, heard heard, advertisements func([]uint8) []bpf.Instruction, frames func(heard) []bpf.Instruction) error {
 	var vrids []uint8
 	for _, g := range config.Groups {
 		vrids = append(vrids, g.VRID)
@@ -38,11 +39,11 @@ func (s *sockets) filter(config election.Config, watched []netip.Addr, advertise
 		}
 		s.vrids = vrids
 	}
-	if !slices.Equal(watched, s.watched) {
-		if err := attachFilter(s.frames, frames(watched)); err != nil {
+	if heard.all != s.heard.all || !slices.Equal(heard.addresses, s.heard.addresses) {
+		if err := attachFilter(s.frames, frames(heard)); err != nil {
 			return err
 		}
-		s.watched = watched
+		s.heard = heard
 	}
 	return nil
 }
@@ -101,10 +102,10 @@ func forUs() []bpf.Instruction {
 }
 
 // arpOf frames whose sender or target is one of these.
-func arpOf(addresses []netip.Addr) []bpf.Instruction {
+func arpOf(heard heard) []bpf.Instruction {
 	const sender, target = 14 + 14, 14 + 24
-	values := lowWords(addresses, false)
-	if len(values) > filteredAddressesMax {
+	values := lowWords(heard.addresses, false)
+	if heard.all || len(values) > filteredAddressesMax {
 		return append(forUs(), pass)
 	}
 	program := append(forUs(), bpf.LoadAbsolute{Off: target, Size: 4})
@@ -114,7 +115,7 @@ func arpOf(addresses []netip.Addr) []bpf.Instruction {
 
 // neighborsOf frames that are solicitations or advertisements whose target ends as one of
 // these.
-func neighborsOf(addresses []netip.Addr) []bpf.Instruction {
+func neighborsOf(heard heard) []bpf.Instruction {
 	const nextHeader, icmpType, targetEnd = 14 + 6, 14 + 40, 14 + 40 + 8 + 12
 	program := append(forUs(),
 		bpf.LoadAbsolute{Off: nextHeader, Size: 1}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: packet.ProtocolICMPv6, SkipTrue: 1}, drop,
@@ -122,8 +123,8 @@ func neighborsOf(addresses []netip.Addr) []bpf.Instruction {
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: packet.TypeNeighborSolicitation, SkipTrue: 2},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: packet.TypeNeighborAdvertisement, SkipTrue: 1}, drop,
 	)
-	values := lowWords(addresses, true)
-	if len(values) > filteredAddressesMax {
+	values := lowWords(heard.addresses, true)
+	if heard.all || len(values) > filteredAddressesMax {
 		return append(program, pass)
 	}
 	program = append(program, bpf.LoadAbsolute{Off: targetEnd, Size: 4})

@@ -1,6 +1,6 @@
 package vrrp
 
-// The interface: what it has, and when that changes.
+// The interface: what it has, and when that changes, or routes do.
 
 import (
 	"encoding/binary"
@@ -16,7 +16,7 @@ import (
 	"github.com/guideway/guideway/speaker/vrrp/packet"
 )
 
-// linkWatch hears from the kernel that links and addresses change.
+// linkWatch hears from the kernel that links, addresses and routes change.
 type linkWatch struct{ fd int }
 
 func watchLinks() (*linkWatch, error) {
@@ -24,7 +24,7 @@ func watchLinks() (*linkWatch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	groups := uint32(unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR)
+	groups := uint32(unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE)
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("listen for changes of links: %w", err)
@@ -35,24 +35,26 @@ func watchLinks() (*linkWatch, error) {
 func (w *linkWatch) close() { _ = unix.Close(w.fd) }
 
 // changed reports whether something changed at the interface that is in use, or anything if
-// there is none.
-func (w *linkWatch) changed(used *segment, buffer []byte) bool {
-	changed := false
+// there is none; and whether any route did.
+func (w *linkWatch) changed(used *segment, buffer []byte) (link, routes bool) {
 	for {
 		n, err := unix.Read(w.fd, buffer)
 		if errors.Is(err, unix.ENOBUFS) {
-			changed = true // of what was lost we know nothing
+			link = true // of what was lost we know nothing
 			continue
 		}
 		if err != nil {
-			return changed
+			return link, routes
 		}
 		messages, err := syscall.ParseNetlinkMessage(buffer[:n])
-		changed = changed || err != nil // cut
+		link = link || err != nil // cut
 		for _, m := range messages {
+			switch {
+			case m.Header.Type == unix.RTM_NEWROUTE || m.Header.Type == unix.RTM_DELROUTE:
+				routes = true
 			// Links and addresses have the index at the same place (rtnetlink(7)).
-			if len(m.Data) >= 8 && (used == nil || int(binary.NativeEndian.Uint32(m.Data[4:])) == used.index) {
-				changed = true
+			case len(m.Data) >= 8 && (used == nil || int(binary.NativeEndian.Uint32(m.Data[4:])) == used.index):
+				link = true
 			}
 		}
 	}
@@ -71,8 +73,8 @@ func isGone(err error) bool {
 	return errors.As(err, new(netlink.LinkNotFoundError))
 }
 
-// lookAtLink as it is now.
-func lookAtLink(name string, config election.Config) (foundLink, error) {
+// lookAtLink as it is now; it had those gateways.
+func lookAtLink(name string, config election.Config, gateways []netip.Addr) (foundLink, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return foundLink{}, fmt.Errorf("interface %s: %w", name, err)
@@ -96,7 +98,33 @@ func lookAtLink(name string, config election.Config) (foundLink, error) {
 			found.add(address, a.Flags, name, config)
 		}
 	}
+	if len(config.Probes) == 0 {
+		found.findGateways(config, gateways)
+	}
 	return found, nil
+}
+
+// findGateways of families that VIPs have. A link that is lost takes its routes along, and
+// one that receives nothing lets those of router advertisements expire: then the former
+// gateways are still the ones to ask. One that is a VIP is ourselves, or may be.
+func (f *foundLink) findGateways(config election.Config, former []netip.Addr) {
+	for _, ipv6 := range []bool{false, true} {
+		if !wants(config, ipv6) {
+			continue
+		}
+		gateways, err := gatewaysOn(f.index, ipv6)
+		if err != nil && f.problem == nil {
+			f.problem = err
+		}
+		if len(gateways) == 0 {
+			gateways = former
+		}
+		for _, gateway := range gateways {
+			if gateway.Is6() == ipv6 && !isVIP(gateway, config) {
+				f.Gateways = append(f.Gateways, gateway)
+			}
+		}
+	}
 }
 
 // add an address of the interface: the first that can be used is the primary one.

@@ -47,8 +47,14 @@ type segment struct {
 type sockets struct {
 	advertisements, frames int
 	// What their filters let through.
-	vrids   []uint8
-	watched []netip.Addr
+	vrids []uint8
+	heard heard
+}
+
+// heard are ARP and neighbour discovery that are let through: of these addresses, or all.
+type heard struct {
+	addresses []netip.Addr
+	all       bool
 }
 
 func (s *sockets) close() *sockets {
@@ -99,7 +105,7 @@ func (s *segment) use(link election.Link) {
 
 // openIPv4 sockets if there are such VIPs, and have their filters let through what concerns
 // them.
-func (s *segment) openIPv4(config election.Config, watched []netip.Addr) error {
+func (s *segment) openIPv4(config election.Config, heard heard) error {
 	if !wants(config, false) {
 		s.ipv4 = s.ipv4.close()
 		return nil
@@ -111,11 +117,11 @@ func (s *segment) openIPv4(config election.Config, watched []netip.Addr) error {
 		}
 		s.ipv4 = opened
 	}
-	return s.ipv4.filter(config, watched, vridsIPv4, arpOf)
+	return s.ipv4.filter(config, heard, vridsIPv4, arpOf)
 }
 
 // openIPv6 is openIPv4 for IPv6, and joins the solicited-node groups.
-func (s *segment) openIPv6(config election.Config, watched []netip.Addr) error {
+func (s *segment) openIPv6(config election.Config, heard heard) error {
 	if !wants(config, true) {
 		s.ipv6 = s.ipv6.close()
 		return s.join(nil)
@@ -127,7 +133,7 @@ func (s *segment) openIPv6(config election.Config, watched []netip.Addr) error {
 		}
 		s.ipv6 = opened
 	}
-	return errors.Join(s.ipv6.filter(config, watched, vridsIPv6, neighborsOf), s.join(watched))
+	return errors.Join(s.ipv6.filter(config, heard, vridsIPv6, neighborsOf), s.join(heard.addresses))
 }
 
 func (s *segment) openSockets(family, etherType int, setUp func(fd int) error) (*sockets, error) {

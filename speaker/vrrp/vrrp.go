@@ -28,16 +28,17 @@
 //
 // It cannot
 //   - do so from beyond a router: TTL or hop limit 255 is required (RFC 5082);
-//   - make a machine keep anything: memory depends on the config alone;
+//   - make a machine keep anything: memory depends on the config alone, and on a few
+//     gateways;
 //   - make a machine send much: answers to advertisements, announcements and answers to
 //     ARP and solicitations each have a limit, the latter by sender, too; a question
 //     is answered to its sender alone, by a frame no longer than the question (or to all
 //     nodes, in duplicate address detection);
 //   - crowd out what matters by packets that do not: other virtual routers' advertisements
 //     and questions about other addresses are dropped by a filter in the kernel, before
-//     they take room in a socket. Of the right ones 16,000 a second of each kind are read,
-//     the rest is dropped: a flood can lose an owner's advertisements to it, as can one
-//     that fills the link, and takes little processor time.
+//     they take room in a socket, unless nothing else is heard. Of the right ones 16,000 a
+//     second of each kind are read, the rest is dropped: a flood can lose an owner's
+//     advertisements to it, as can one that fills the link, and takes little processor time.
 //
 // Switches help, where that matters: dynamic ARP inspection, RA and ND guard, and access
 // lists for protocol 112.
@@ -48,6 +49,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -59,9 +61,9 @@ import (
 	"github.com/guideway/guideway/speaker/vrrp/packet"
 )
 
-// Sockets that could not be opened are tried again this often, if the interface does not
-// change before.
-const openRetry = time.Second
+// After this long sockets that could not be opened are tried again, if the interface does not
+// change before; and the interface is looked at when routes changed, as many may at a time.
+const lookPause = time.Second
 
 // Desired is the whole desired state. The zero value owns nothing.
 type Desired struct {
@@ -75,6 +77,7 @@ type Desired struct {
 type Shown struct {
 	Routers []election.RouterState
 	Counts  election.Counts
+	Probes  []election.ProbeState
 	// Malformed packets by packet.Reason.
 	Malformed [packet.ReasonsCount]uint64
 	// SendsFailed of frames and advertisements.
@@ -105,6 +108,8 @@ type Speaker struct {
 	// The interface is to be looked at; at the latest then, unless zero.
 	look   bool
 	lookAt time.Time
+	// What the filters were made for: see election.Node.Doubts.
+	doubts bool
 
 	malformed             [packet.ReasonsCount]uint64
 	sendsFailed           uint64
@@ -216,22 +221,25 @@ func (s *Speaker) takeDesired() {
 
 // followLink: have the sockets that the interface and the config need, and say so.
 func (s *Speaker) followLink() {
-	if s.watch.changed(s.segment, s.buffer) {
-		s.look = true
+	link, routes := s.watch.changed(s.segment, s.buffer)
+	if routes && s.lookAt.IsZero() {
+		s.lookAt = now().Add(lookPause)
 	}
+	doubts := s.node.Doubts()
+	s.look = s.look || link || doubts != s.doubts
 	if !s.look && (s.lookAt.IsZero() || now().Before(s.lookAt)) {
 		return
 	}
-	s.look, s.lookAt = false, time.Time{}
+	s.look, s.lookAt, s.doubts = false, time.Time{}, doubts
 	s.linkProblem, s.sendFail = "", ""
 	if err := s.openSegment(); err != nil {
-		s.linkProblem, s.lookAt = err.Error(), now().Add(openRetry)
+		s.linkProblem, s.lookAt = err.Error(), now().Add(lookPause)
 	}
-	link := election.Link{}
+	used := election.Link{}
 	if s.segment != nil {
-		link = s.segment.link
+		used = s.segment.link
 	}
-	s.step(election.LinkChanged{Link: link})
+	s.step(election.LinkChanged{Link: used})
 }
 
 // openSegment: what is not open, and close what is of an interface that was. What works is
@@ -240,7 +248,11 @@ func (s *Speaker) openSegment() error {
 	if s.have.Interface == "" {
 		return nil
 	}
-	found, err := lookAtLink(s.have.Interface, s.have.Config)
+	var gateways []netip.Addr
+	if s.segment != nil {
+		gateways = s.segment.link.Gateways
+	}
+	found, err := lookAtLink(s.have.Interface, s.have.Config, gateways)
 	if isGone(err) || err == nil && s.segment != nil && s.segment.index != found.index {
 		s.segment = s.segment.close()
 	}
@@ -253,8 +265,8 @@ func (s *Speaker) openSegment() error {
 	if s.segment == nil {
 		s.segment = &segment{index: found.index, name: s.have.Interface}
 	}
-	watched := s.node.Watched()
-	err = errors.Join(s.segment.openIPv4(s.have.Config, watched), s.segment.openIPv6(s.have.Config, watched))
+	heard := heard{addresses: append(s.node.Watched(), found.Gateways...), all: s.doubts}
+	err = errors.Join(s.segment.openIPv4(s.have.Config, heard), s.segment.openIPv6(s.have.Config, heard))
 	s.segment.use(found.Link)
 	return err
 }
@@ -297,7 +309,7 @@ func (s *Speaker) show() {
 	}
 	s.problem = problem
 	shown := &Shown{
-		Routers: s.node.States(), Counts: s.node.Counts(), Malformed: s.malformed, SendsFailed: s.sendsFailed, Late: s.late, Problem: problem,
+		Routers: s.node.States(), Counts: s.node.Counts(), Probes: s.node.Probes(), Malformed: s.malformed, SendsFailed: s.sendsFailed, Late: s.late, Problem: problem,
 	}
 	if s.segment != nil {
 		shown.Link = s.segment.link
@@ -306,6 +318,11 @@ func (s *Speaker) show() {
 	boot := time.Now().Add(-time.Duration(now().UnixNano()))
 	for i := range shown.Routers {
 		shown.Routers[i].Since = boot.Add(time.Duration(shown.Routers[i].Since.UnixNano()))
+	}
+	for i := range shown.Probes {
+		if at := &shown.Probes[i].AnsweredAt; !at.IsZero() {
+			*at = boot.Add(time.Duration(at.UnixNano()))
+		}
 	}
 	s.shown.Store(shown)
 }

@@ -2,7 +2,9 @@ package vrrp
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -276,19 +278,133 @@ func TestAClaimOfTheVIPIsSeenAndAnsweredByAnnouncements(t *testing.T) {
 	n.expectTold(owner, time.Now())
 }
 
-// A link that sends and does not receive.
-func TestALinkThatReceivesNothingIsGivenUp(t *testing.T) {
-	_, owner, other := pair(t, func(d *Desired) { d.Probes = []netip.Addr{gateway} })
-	nft := func(rule string) { run(t, "ip", "netns", "exec", owner.namespace, "nft", rule) }
+// receivesNothing, while it sends, until the function that it gives is called.
+func (m *machine) receivesNothing() (end func()) {
+	m.t.Helper()
+	nft := func(rule string) { run(m.t, "ip", "netns", "exec", m.namespace, "nft", rule) }
 	nft("add table netdev deaf; add chain netdev deaf ingress { type filter hook ingress device eth0 priority 0; policy drop; }")
-	owner.await(election.Initialize)
-	other.await(election.Active)
-	if reason := owner.now().Routers[0].Reason; reason != "nothing is received on the interface" {
-		t.Errorf("reason %q", reason)
+	return func() { nft("delete table netdev deaf") }
+}
+
+// awaitAnswers of all that it probes, which are so many.
+func (m *machine) awaitAnswers(targets int) {
+	m.t.Helper()
+	if !eventually(5*time.Second, func() bool {
+		answers := 0
+		for _, probe := range m.now().Probes {
+			if probe.Answers {
+				answers++
+			}
+		}
+		return answers == targets && len(m.now().Probes) == targets
+	}) {
+		m.t.Fatalf("machine %d, of %d: %+v", m.number, targets, m.now().Probes)
 	}
-	nft("delete table netdev deaf")
-	owner.await(election.Active)
+}
+
+func (m *machine) expectGivenUpAndTakenBack(other *machine) {
+	m.t.Helper()
+	receives := m.receivesNothing()
+	m.await(election.Initialize)
+	other.await(election.Active)
+	if reason := m.now().Routers[0].Reason; reason != "nothing is received on the interface" {
+		m.t.Errorf("reason %q", reason)
+	}
+	receives()
+	m.await(election.Active)
 	other.await(election.Backup)
+}
+
+func TestALinkThatReceivesNothingIsGivenUp(t *testing.T) {
+	t.Run("probes of the config", func(t *testing.T) {
+		_, owner, other := pair(t, func(d *Desired) { d.Probes = []netip.Addr{gateway} })
+		owner.awaitAnswers(1)
+		owner.expectGivenUpAndTakenBack(other)
+	})
+	t.Run("gateways", func(t *testing.T) {
+		_, owner, other := pair(t, nil)
+		owner.awaitAnswers(0)
+		ip(t, owner.namespace, "route add default via "+gateway.String(), "route add 2001:db8:9::/64 nexthop via fe80::254 dev eth0 nexthop via fe80::253 dev eth0")
+		if !eventually(5*time.Second, func() bool { return len(owner.now().Probes) == 3 }) {
+			t.Fatalf("%+v", owner.now().Probes)
+		}
+		ip(t, owner.namespace, "route replace 2001:db8:9::/64 via fe80::254 dev eth0")
+		owner.awaitAnswers(2)
+		owner.expectGivenUpAndTakenBack(other)
+		// As a router advertisement's routes do.
+		receives := owner.receivesNothing()
+		owner.await(election.Initialize)
+		ip(t, owner.namespace, "route del default", "route del 2001:db8:9::/64")
+		time.Sleep(2 * lookPause)
+		owner.await(election.Initialize)
+		receives()
+		owner.await(election.Active)
+	})
+}
+
+func TestGatewaysAreNextHopsOfTheMainTableOverTheInterface(t *testing.T) {
+	if why := whyNoNamespaces(); why != "" {
+		t.Skip(why)
+	}
+	at := namespace(t, "routes")
+	ip(t, at,
+		"link add other type veth peer name eth0", "link set other up", "addr add 198.51.100.1/24 dev other",
+		"link set eth0 up", "addr add 192.0.2.1/24 dev eth0", "addr add fe80::1/64 dev eth0 nodad",
+		"route add default via 198.51.100.254", "route add 10.1.0.0/16 via 192.0.2.9", "route add 10.2.0.0/16 via 192.0.2.9",
+		"route add 10.3.0.0/16 nexthop via 198.51.100.253 nexthop via 192.0.2.8", "route add 10.4.0.0/16 dev eth0",
+		"route add 10.5.0.0/16 via 192.0.2.7 table 7", "route add default via fe80::9 dev eth0",
+	)
+	for ipv6, want := range map[bool]string{false: "[192.0.2.8 192.0.2.9]", true: "[fe80::9]"} {
+		err := topology.Inside(at, func() error {
+			link, err := net.InterfaceByName("eth0")
+			if err != nil {
+				return err
+			}
+			if got, err := gatewaysOn(link.Index, ipv6); err != nil || fmt.Sprint(got) != want {
+				t.Errorf("IPv6 %v: %v, want %s: %v", ipv6, got, want, err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// expectNothingMoves in the time in which a link that receives nothing is given up.
+func expectNothingMoves(t *testing.T, owner, other *machine) {
+	t.Helper()
+	before := owner.now().Counts.BecameActive
+	time.Sleep(6 * time.Second)
+	owner.await(election.Active)
+	if moved := owner.now().Counts.BecameActive != before || other.now().Counts.BecameActive > 0; moved && within(0, owner, other) == 0 {
+		t.Errorf("the owner changed: %+v, %+v", owner.now(), other.now())
+	}
+}
+
+func TestAGatewayThatIsSilentMovesNothing(t *testing.T) {
+	for what, through := range map[string][3]string{ // the owner's, the other machine's, and what is silent
+		"it never answered":           {"192.0.2.77", "192.0.2.77", ""},
+		"it is silent for both":       {"192.0.2.99", "192.0.2.99", "port-99"},
+		"the others have another one": {"192.0.2.99", "192.0.2.254", "port-99"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			n, owner, other := pair(t, nil)
+			n.host(99, "second")
+			for i, m := range []*machine{owner, other} {
+				ip(t, m.namespace, "route add default via "+through[i])
+			}
+			if through[2] != "" {
+				owner.awaitAnswers(1)
+				other.awaitAnswers(1)
+				ip(t, n.switches, "link set "+through[2]+" down")
+			}
+			expectNothingMoves(t, owner, other)
+			if probes := owner.now().Probes; len(probes) != 1 || probes[0].Answers {
+				t.Errorf("%+v", probes)
+			}
+		})
+	}
 }
 
 func TestOtherVirtualRoutersAndMalformedPacketsDisturbNobody(t *testing.T) {

@@ -16,7 +16,8 @@
 //
 // **Invariant:** a machine that is not Active answers for no VIP and announces none.
 //
-// **Invariant:** memory depends on the config alone. No packet makes an entry anywhere.
+// **Invariant:** memory depends on the config and the link's gateways alone. No packet makes
+// an entry anywhere.
 //
 // It deviates from RFC 9568 on purpose, in that
 //   - the machine's own MAC address is used, never the virtual router's: who is not the
@@ -81,8 +82,9 @@ type Config struct {
 	PseudoHeader bool
 	Groups       []Group
 	// Probes are hosts on the link, of families that VIPs have, which answer ARP or neighbour
-	// solicitations: the gateway, the other machines. With any, VIPs are owned only while something is received: an
-	// answer, or any other packet that concerns VIPs. Empty: whatever is received.
+	// solicitations: the gateway, the other machines. With any, VIPs are owned only while
+	// something is received: an answer, another machine's probe, or any other packet that the
+	// Node is told of. Empty: the gateways of the link, of which one has to have answered once.
 	Probes []netip.Addr
 	Pace   Pace
 }
@@ -137,6 +139,8 @@ type Link struct {
 	// link-local one. Not valid: there is none that can be used.
 	IPv4, IPv6 netip.Addr
 	MTU        int
+	// Gateways are the next hops of routes on it, of families that VIPs have.
+	Gateways []netip.Addr
 }
 
 // Standing of this machine, by the judge.

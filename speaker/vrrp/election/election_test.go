@@ -14,16 +14,22 @@ import (
 const interval = 100 * time.Millisecond
 
 var (
-	start  = time.Unix(1000, 0)
-	own    = netip.MustParseAddr("192.0.2.5")
-	lower  = netip.MustParseAddr("192.0.2.4")
-	higher = netip.MustParseAddr("192.0.2.6")
-	vip    = netip.MustParseAddr("203.0.113.1")
-	vip6   = netip.MustParseAddr("2001:db8::1")
-	ourMAC = packet.MAC{2, 0, 0, 0, 0, 5}
-	their  = packet.MAC{2, 0, 0, 0, 0, 9}
-	link   = Link{Up: true, MAC: ourMAC, IPv4: own, IPv6: netip.MustParseAddr("fe80::5"), MTU: 1500}
+	start   = time.Unix(1000, 0)
+	own     = netip.MustParseAddr("192.0.2.5")
+	lower   = netip.MustParseAddr("192.0.2.4")
+	higher  = netip.MustParseAddr("192.0.2.6")
+	vip     = netip.MustParseAddr("203.0.113.1")
+	vip6    = netip.MustParseAddr("2001:db8::1")
+	ourMAC  = packet.MAC{2, 0, 0, 0, 0, 5}
+	their   = packet.MAC{2, 0, 0, 0, 0, 9}
+	gateway = netip.MustParseAddr("192.0.2.254")
+	link    = Link{Up: true, MAC: ourMAC, IPv4: own, IPv6: netip.MustParseAddr("fe80::5"), MTU: 1500}
 )
+
+// gatewayAnswers a probe of that address.
+func gatewayAnswers(asked netip.Addr) ARPHeard {
+	return ARPHeard{packet.ARP{Operation: packet.ARPReply, SenderMAC: their, Sender: gateway, Target: asked}}
+}
 
 // driven is a Node whose actions are seen by what they are.
 type driven struct {
@@ -460,17 +466,15 @@ func TestANewVIPOfAnOwnerIsAnnouncedAndAFormerOneIsNotAnswered(t *testing.T) {
 }
 
 func TestALinkThatReceivesNothingIsGivenUp(t *testing.T) {
-	gateway := netip.MustParseAddr("192.0.2.254")
-	answer := ARPHeard{packet.ARP{Operation: packet.ARPReply, SenderMAC: their, Sender: gateway, Target: own}}
 	d := drive(t, func(c *Config) { c.Probes = []netip.Addr{gateway, netip.MustParseAddr("fe80::254")} })
 	d.pass(1900 * time.Millisecond)
 	d.expect(Initialize)
 	d.expectActions("at first", "probe 192.0.2.254, probe fe80::254, probe 192.0.2.254, probe fe80::254")
-	d.step(answer)
+	d.step(gatewayAnswers(own))
 	d.expect(Backup)
 	for range 5 {
 		d.pass(time.Second)
-		d.step(answer)
+		d.step(gatewayAnswers(own))
 		d.expect(Active)
 	}
 	d.did = nil
@@ -484,6 +488,90 @@ func TestALinkThatReceivesNothingIsGivenUp(t *testing.T) {
 	// Whatever concerns VIPs shows that it receives.
 	d.step(ARPHeard{packet.ARP{Operation: packet.ARPRequest, SenderMAC: their, Sender: lower, Target: vip}})
 	d.expect(Backup)
+}
+
+func TestAGatewayCountsOnceItAnswered(t *testing.T) {
+	d := drive(t, nil).active()
+	found := link
+	found.Gateways = []netip.Addr{gateway, netip.MustParseAddr("fe80::254")}
+	d.step(LinkChanged{found})
+	d.pass(time.Minute)
+	d.expect(Active)
+	if did := d.taken(); !strings.Contains(did, "probe 192.0.2.254, probe fe80::254") || d.node.Doubts() {
+		t.Errorf("while nobody answers: doubts %v, %s", d.node.Doubts(), did)
+	}
+	d.step(gatewayAnswers(own))
+	answered := ProbeState{Target: gateway, Gateway: true, Answers: true, AnsweredAt: d.now}
+	if got := d.node.Probes(); got[0] != answered || got[1] != (ProbeState{Target: found.Gateways[1], Gateway: true}) {
+		t.Errorf("%+v", got)
+	}
+	d.pass(doubtAfter + 2*interval)
+	if !d.node.Doubts() {
+		t.Error("no doubts")
+	}
+	d.pass(deafAfter - doubtAfter)
+	d.expect(Initialize)
+	if got := d.node.Probes()[0]; got.Answers {
+		t.Errorf("%+v", got)
+	}
+	// A link that comes again still owes a sign, and any host gives it.
+	down := found
+	down.Up = false
+	d.step(LinkChanged{down})
+	d.step(LinkChanged{found})
+	d.pass(10 * time.Second)
+	d.expect(Initialize)
+	d.step(ARPHeard{packet.ARP{Operation: packet.ARPRequest, SenderMAC: their, Sender: lower, Target: higher}})
+	d.expect(Backup)
+}
+
+func TestAnotherGatewayThanTheOneThatAnsweredDemandsNothing(t *testing.T) {
+	d := drive(t, nil).active()
+	found := link
+	found.Gateways = []netip.Addr{gateway}
+	d.step(LinkChanged{found})
+	d.step(gatewayAnswers(own))
+	d.pass(deafAfter - 100*time.Millisecond)
+	found.Gateways = []netip.Addr{lower}
+	d.step(LinkChanged{found})
+	d.pass(time.Minute)
+	d.expect(Active)
+}
+
+// A gateway that cannot be asked says nothing about the link.
+func TestAGatewayOfAFamilyWithoutAnAddressDemandsNothing(t *testing.T) {
+	found := link
+	found.Gateways = []netip.Addr{netip.MustParseAddr("fe80::254")}
+	d := drive(t, nil).active()
+	d.step(LinkChanged{found})
+	d.step(NeighborHeard{packet.Neighbor{Target: found.Gateways[0], Source: found.Gateways[0], Destination: link.IPv6, Sender: their}})
+	if got := d.node.Probes()[0]; !got.Answers {
+		t.Errorf("%+v", got)
+	}
+	found.IPv6 = netip.Addr{}
+	d.step(LinkChanged{found})
+	d.pass(time.Minute)
+	d.expect(Active)
+}
+
+// Who did not run has asked nobody.
+func TestAStandstillIsNoSilence(t *testing.T) {
+	for _, interval := range []time.Duration{interval, 2 * time.Second} {
+		d := drive(t, func(c *Config) { c.Interval = interval })
+		found := link
+		found.Gateways = []netip.Addr{gateway}
+		d.step(LinkChanged{found})
+		for range 10 {
+			d.step(gatewayAnswers(own))
+			d.pass(time.Second)
+		}
+		d.expect(Active)
+		d.now = d.now.Add(5 * time.Second)
+		d.step(Tick{})
+		if got := d.node.States()[0]; got.State == Initialize {
+			t.Errorf("interval %v: %+v", interval, got)
+		}
+	}
 }
 
 // A reload that names other hosts to probe leaves an owner its place while they answer.

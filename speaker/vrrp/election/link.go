@@ -34,9 +34,11 @@ const (
 	// more than a few others from being answered.
 	answersBuckets = 256
 
-	// Each target is probed this often, and the link receives nothing if for so long
-	// nothing was heard.
+	// Each target is probed this often. The link receives nothing if for so long nothing was
+	// heard; in the time before, in which other machines probe twice, any host may prove the
+	// contrary.
 	probeInterval = time.Second
+	doubtAfter    = 1500 * time.Millisecond
 	deafAfter     = 3500 * time.Millisecond
 )
 
@@ -171,7 +173,7 @@ func (n *Node) hearARP(a packet.ARP, now time.Time) {
 	if a.SenderMAC == n.link.MAC {
 		return
 	}
-	n.hear(now)
+	n.hearFrom(a.Sender, now)
 	if r := n.vips[a.Sender]; r != nil {
 		n.hearClaim(r, a.Sender, a.SenderMAC, now)
 		return
@@ -186,7 +188,11 @@ func (n *Node) hearNeighbor(s packet.Neighbor, now time.Time) {
 	if s.Sender == n.link.MAC {
 		return
 	}
-	n.hear(now)
+	if s.Solicitation {
+		n.hear(now)
+	} else {
+		n.hearFrom(s.Target, now)
+	}
 	r := n.vips[s.Target]
 	if r == nil {
 		return
@@ -210,9 +216,57 @@ type hearing struct {
 // hear: a packet that is not our own came.
 func (n *Node) hear(now time.Time) { n.hearing.hears, n.hearing.heardAt = true, now }
 
-// probe hosts that answer.
+// hearFrom a host, which may be one that is probed.
+func (n *Node) hearFrom(host netip.Addr, now time.Time) {
+	n.hear(now)
+	if slices.Contains(n.targets(), host) {
+		n.answeredAt[host] = now
+	}
+}
+
+// targets of probes: the hosts that the config names, else the gateways.
+func (n *Node) targets() []netip.Addr {
+	if len(n.config.Probes) > 0 {
+		return n.config.Probes
+	}
+	return n.link.Gateways
+}
+
+// aimAnew at targets that are not what they were: they have their time to answer.
+func (n *Node) aimAnew(now time.Time) {
+	if slices.ContainsFunc(n.routers, func(r *router) bool { return r.state != Initialize }) {
+		n.hear(now)
+	}
+	answered := map[netip.Addr]time.Time{}
+	for _, target := range n.targets() {
+		if at, has := n.answeredAt[target]; has {
+			answered[target] = at
+		}
+	}
+	n.answeredAt = answered
+}
+
+// mustHear: VIPs are owned only while something is received. A gateway that never answered
+// demands nothing: it may filter, or not be there.
+func (n *Node) mustHear() bool {
+	return len(n.config.Probes) > 0 || slices.ContainsFunc(n.link.Gateways, func(gateway netip.Addr) bool {
+		return n.canProbe(gateway) && !n.answeredAt[gateway].IsZero()
+	})
+}
+
+func (n *Node) canProbe(target netip.Addr) bool {
+	return target.Is6() && n.link.IPv6.IsValid() || target.Is4() && n.link.IPv4.IsValid()
+}
+
+// Doubts that the link receives: now each packet matters, whatever it concerns.
+func (n *Node) Doubts() bool {
+	return n.link.Up && n.mustHear() && n.last.Sub(n.hearing.heardAt) > doubtAfter
+}
+
+// probe hosts that answer. Other machines hear the questions, as they have the same gateway
+// as a rule: one that is silent for all of them takes no VIPs away.
 func (n *Node) probe(now time.Time) {
-	if len(n.config.Probes) == 0 || !n.link.Up {
+	if len(n.targets()) == 0 || !n.link.Up {
 		return
 	}
 	if n.hearing.hears && now.Sub(n.hearing.heardAt) > deafAfter {
@@ -223,14 +277,34 @@ func (n *Node) probe(now time.Time) {
 		return
 	}
 	n.hearing.probeAt = now.Add(probeInterval)
-	for _, target := range n.config.Probes {
-		if target.Is6() && n.link.IPv6.IsValid() || target.Is4() && n.link.IPv4.IsValid() {
+	for _, target := range n.targets() {
+		if n.canProbe(target) {
 			n.actions = append(n.actions, Probe{Target: target})
 		}
 	}
 }
 
-// Watched are the addresses of which the Node wants to hear ARP and neighbour discovery.
+// ProbeState is what people see of a host that is probed.
+type ProbeState struct {
+	Target netip.Addr
+	// Gateway, and not named by the config.
+	Gateway bool
+	Answers bool
+	// When it answered last; zero: it never did.
+	AnsweredAt time.Time
+}
+
+// Probes that are sent, and what comes back.
+func (n *Node) Probes() (states []ProbeState) {
+	for _, target := range n.targets() {
+		at := n.answeredAt[target]
+		states = append(states, ProbeState{Target: target, Gateway: len(n.config.Probes) == 0, Answers: n.last.Sub(at) <= deafAfter, AnsweredAt: at})
+	}
+	return states
+}
+
+// Watched are the addresses of which the Node wants to hear ARP and neighbour discovery,
+// beside the link's gateways.
 func (n *Node) Watched() []netip.Addr {
 	watched := slices.Clone(n.config.Probes)
 	for _, r := range n.routers {

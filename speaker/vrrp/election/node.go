@@ -19,6 +19,8 @@ type Node struct {
 	routers []*router
 	vips    map[netip.Addr]*router
 	hearing hearing
+	// When targets of probes answered last.
+	answeredAt map[netip.Addr]time.Time
 	// Of announcements, and of answers.
 	announced bucket
 	answered  answers
@@ -75,6 +77,9 @@ func (n *Node) Step(event Event, now time.Time) []Action {
 // one of them owns the VIPs now.
 func (n *Node) seeStandstill(now time.Time) {
 	still := now.Sub(n.last)
+	if !n.last.IsZero() && still > 2*probeInterval {
+		n.hearing.heardAt = n.hearing.heardAt.Add(still) // nobody was asked meanwhile
+	}
 	if n.last.IsZero() || still <= 3*n.config.Interval {
 		return
 	}
@@ -89,12 +94,13 @@ func (n *Node) seeStandstill(now time.Time) {
 
 // configure virtual routers: those that stay keep their state.
 func (n *Node) configure(config Config, now time.Time) {
-	had, runs := n.routers, func(r *router) bool { return r.state != Initialize }
-	if slices.ContainsFunc(had, runs) && !slices.Equal(config.Probes, n.config.Probes) {
-		n.hear(now) // the new ones have their time to answer
-	}
 	config.Pace = config.Pace.withDefaults()
-	n.config, n.routers, n.vips = config, nil, map[netip.Addr]*router{}
+	had, probes := n.routers, n.config.Probes
+	n.config = config
+	if !slices.Equal(probes, config.Probes) {
+		n.aimAnew(now)
+	}
+	n.routers, n.vips = nil, map[netip.Addr]*router{}
 	for _, g := range config.Groups {
 		for _, ipv6 := range []bool{false, true} {
 			if vips := g.of(ipv6); len(vips) > 0 {
@@ -155,7 +161,11 @@ func (n *Node) setLink(link Link, now time.Time) {
 			r.announceFrom(now)
 		}
 	}
+	former := n.link.Gateways
 	n.link = link
+	if !slices.Equal(former, link.Gateways) && len(n.config.Probes) == 0 {
+		n.aimAnew(now)
+	}
 }
 
 // settle who runs: all that may, and no other.
@@ -184,7 +194,7 @@ func (n *Node) whyNot(r *router) string {
 		return "the interface has no link-local IPv6 address"
 	case !n.source(r).IsValid():
 		return "the interface has no IPv4 address"
-	case len(n.config.Probes) > 0 && !n.hearing.hears:
+	case n.mustHear() && !n.hearing.hears:
 		return "nothing is received on the interface"
 	}
 	return ""
@@ -231,7 +241,7 @@ func (n *Node) Next() time.Time {
 			at(later(r.roundAt, n.announced.next(n.config.Pace.PerSecond)))
 		}
 	}
-	if len(n.config.Probes) > 0 && n.link.Up {
+	if len(n.targets()) > 0 && n.link.Up {
 		at(n.hearing.probeAt)
 	}
 	return next

@@ -39,6 +39,8 @@ type segment struct {
 	loss     float64
 	now      time.Time
 	frames   []frame
+	// It answers probes, unless it is dead.
+	gatewayIsDead bool
 	// How long each virtual router had as many owners, of those that are on side 0.
 	owners map[uint8]map[int]time.Duration
 }
@@ -53,6 +55,7 @@ func newSegment(t *testing.T, machines int, loss float64) *segment {
 		m := &machine{name: name, link: Link{
 			Up: true, MTU: 1500, MAC: packet.MAC{2, 0, 0, 0, 0, host},
 			IPv4: netip.AddrFrom4([4]byte{192, 0, 2, host}), IPv6: netip.AddrFrom16([16]byte{0xfe, 0x80, 15: host}),
+			Gateways: []netip.Addr{gateway},
 		}}
 		s.machines = append(s.machines, m)
 		s.step(m, Configure{s.config(name, machineNames(machines))})
@@ -81,6 +84,11 @@ func (s *segment) step(m *machine, events ...Event) {
 				s.send(m, AdvertisementHeard{Source: a.Source, Advertisement: a.Advertisement})
 			case Announce:
 				s.send(m, ARPHeard{packet.ARP{Operation: a.Operation, SenderMAC: m.link.MAC, Sender: a.VIP, Target: a.VIP}})
+			case Probe:
+				s.send(m, ARPHeard{packet.ARP{Operation: packet.ARPRequest, SenderMAC: m.link.MAC, Sender: m.link.IPv4, Target: a.Target}})
+				if !s.gatewayIsDead {
+					s.frames = append(s.frames, frame{m, s.now.Add(latencyMax), gatewayAnswers(m.link.IPv4)})
+				}
 			}
 		}
 	}
@@ -324,4 +332,19 @@ func TestARotationThatChangesMovesFewGroupsAndLeavesNoneAlone(t *testing.T) {
 	s.run(2 * downMax)
 	s.expectOwners("three machines", 0)
 	s.expectAlways("a third comes", 0, 4*latencyMax)
+}
+
+// Who owns all VIPs hears no advertisement, but the others ask for the gateway, too.
+func TestAGatewayThatIsSilentForAllMovesNothing(t *testing.T) {
+	each(t, func(t *testing.T, s *segment) {
+		for _, m := range s.machines[1:] {
+			s.step(m, StandingChanged{Standing{Slow: true}})
+		}
+		s.run(time.Second)
+		s.expectAlways("one owns all", 2*latencyMax, downMax)
+		s.gatewayIsDead = true
+		s.run(time.Minute)
+		s.expectOwners("it is silent", 0)
+		s.expectAlways("it is silent", 0, 0)
+	})
 }

@@ -3238,9 +3238,10 @@ type Vrrp struct {
 	// Include a pseudo-header in checksums over IPv4, as keepalived and FRR before 8.5 do, which
 	// refuse others; both kinds are taken here. Default: false, as RFC 9568 has it.
 	PseudoHeader bool `protobuf:"varint,5,opt,name=pseudo_header,json=pseudoHeader,proto3" json:"pseudo_header,omitempty"`
-	// Hosts on the segment that answer ARP or neighbour solicitations, such as the gateway.
-	// With any, this machine owns VIPs only while it receives something: an answer of theirs or
-	// what else concerns VIPs. For links that still send when they receive no more. Default: none.
+	// Hosts on the segment that answer ARP or neighbour solicitations, such as the other
+	// machines. This machine owns VIPs only while it receives something: an answer of theirs, or
+	// any other ARP, neighbour discovery or advertisement. For links that still send when they
+	// receive no more. Default: the gateways of routes over the interface, once one has answered.
 	Probes        []string `protobuf:"bytes,6,rep,name=probes,proto3" json:"probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

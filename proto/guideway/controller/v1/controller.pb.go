@@ -102,6 +102,8 @@ type GetStateResponse struct {
 	VrrpCounts *v1.VrrpCounts      `protobuf:"bytes,15,opt,name=vrrp_counts,json=vrrpCounts,proto3" json:"vrrp_counts,omitempty"`
 	// Pools whose backends come from a file or from DNS, in order of the config.
 	MemberSources []*MemberSource `protobuf:"bytes,16,rep,name=member_sources,json=memberSources,proto3" json:"member_sources,omitempty"`
+	// As the speaker says.
+	VrrpProbes    []*v1.VrrpProbe `protobuf:"bytes,17,rep,name=vrrp_probes,json=vrrpProbes,proto3" json:"vrrp_probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -244,6 +246,13 @@ func (x *GetStateResponse) GetVrrpCounts() *v1.VrrpCounts {
 func (x *GetStateResponse) GetMemberSources() []*MemberSource {
 	if x != nil {
 		return x.MemberSources
+	}
+	return nil
+}
+
+func (x *GetStateResponse) GetVrrpProbes() []*v1.VrrpProbe {
+	if x != nil {
+		return x.VrrpProbes
 	}
 	return nil
 }
@@ -4947,7 +4956,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dguideway/fleet/v1/fleet.proto\x1a%guideway/forwarder/v1/forwarder.proto\x1a!guideway/speaker/v1/speaker.proto\"<\n" +
 	"\x0fGetStateRequest\x12)\n" +
-	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xf3\x06\n" +
+	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xb4\a\n" +
 	"\x10GetStateResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x129\n" +
 	"\amachine\x18\x02 \x01(\v2\x1f.guideway.controller.v1.MachineR\amachine\x126\n" +
@@ -4966,7 +4975,9 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x04vrrp\x18\x0e \x03(\v2\".guideway.speaker.v1.VirtualRouterR\x04vrrp\x12@\n" +
 	"\vvrrp_counts\x18\x0f \x01(\v2\x1f.guideway.speaker.v1.VrrpCountsR\n" +
 	"vrrpCounts\x12K\n" +
-	"\x0emember_sources\x18\x10 \x03(\v2$.guideway.controller.v1.MemberSourceR\rmemberSources\"\xa6\x03\n" +
+	"\x0emember_sources\x18\x10 \x03(\v2$.guideway.controller.v1.MemberSourceR\rmemberSources\x12?\n" +
+	"\vvrrp_probes\x18\x11 \x03(\v2\x1e.guideway.speaker.v1.VrrpProbeR\n" +
+	"vrrpProbes\"\xa6\x03\n" +
 	"\fMemberSource\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
@@ -5455,16 +5466,17 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*RestartResponse)(nil),            // 60: guideway.controller.v1.RestartResponse
 	(*v1.VirtualRouter)(nil),           // 61: guideway.speaker.v1.VirtualRouter
 	(*v1.VrrpCounts)(nil),              // 62: guideway.speaker.v1.VrrpCounts
-	(*timestamppb.Timestamp)(nil),      // 63: google.protobuf.Timestamp
-	(*v11.Canary)(nil),                 // 64: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 65: google.protobuf.Duration
-	(*v11.Machine)(nil),                // 66: guideway.fleet.v1.Machine
-	(*v12.GetCountersRequest)(nil),     // 67: guideway.forwarder.v1.GetCountersRequest
-	(*v12.GetConnectionsRequest)(nil),  // 68: guideway.forwarder.v1.GetConnectionsRequest
-	(*v12.GetDropSamplesRequest)(nil),  // 69: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v12.GetCountersResponse)(nil),    // 70: guideway.forwarder.v1.GetCountersResponse
-	(*v12.GetConnectionsResponse)(nil), // 71: guideway.forwarder.v1.GetConnectionsResponse
-	(*v12.GetDropSamplesResponse)(nil), // 72: guideway.forwarder.v1.GetDropSamplesResponse
+	(*v1.VrrpProbe)(nil),               // 63: guideway.speaker.v1.VrrpProbe
+	(*timestamppb.Timestamp)(nil),      // 64: google.protobuf.Timestamp
+	(*v11.Canary)(nil),                 // 65: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 66: google.protobuf.Duration
+	(*v11.Machine)(nil),                // 67: guideway.fleet.v1.Machine
+	(*v12.GetCountersRequest)(nil),     // 68: guideway.forwarder.v1.GetCountersRequest
+	(*v12.GetConnectionsRequest)(nil),  // 69: guideway.forwarder.v1.GetConnectionsRequest
+	(*v12.GetDropSamplesRequest)(nil),  // 70: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v12.GetCountersResponse)(nil),    // 71: guideway.forwarder.v1.GetCountersResponse
+	(*v12.GetConnectionsResponse)(nil), // 72: guideway.forwarder.v1.GetConnectionsResponse
+	(*v12.GetDropSamplesResponse)(nil), // 73: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	4,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
@@ -5479,112 +5491,113 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	61, // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
 	62, // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
 	2,  // 11: guideway.controller.v1.GetStateResponse.member_sources:type_name -> guideway.controller.v1.MemberSource
-	63, // 12: guideway.controller.v1.MemberSource.last_success:type_name -> google.protobuf.Timestamp
-	63, // 13: guideway.controller.v1.MemberSource.problem_since:type_name -> google.protobuf.Timestamp
-	63, // 14: guideway.controller.v1.MemberSource.waiting_since:type_name -> google.protobuf.Timestamp
-	63, // 15: guideway.controller.v1.MemberSource.waiting_until:type_name -> google.protobuf.Timestamp
-	5,  // 16: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	63, // 17: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	63, // 18: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	63, // 19: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	63, // 20: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
-	7,  // 21: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	63, // 22: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	64, // 23: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	63, // 24: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
-	5,  // 25: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
-	10, // 26: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
-	65, // 27: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
-	13, // 28: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
-	14, // 29: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
-	11, // 30: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
-	12, // 31: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
-	63, // 32: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
-	63, // 33: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
-	63, // 34: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	15, // 35: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	18, // 36: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	65, // 37: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	65, // 38: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	63, // 39: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	19, // 40: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	65, // 41: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	63, // 42: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	63, // 43: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	63, // 44: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	63, // 45: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	63, // 46: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	65, // 47: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	65, // 48: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	31, // 49: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	37, // 50: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	39, // 51: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	42, // 52: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	36, // 53: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
-	34, // 54: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
-	35, // 55: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
-	38, // 56: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	40, // 57: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	41, // 58: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	41, // 59: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	31, // 60: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	45, // 61: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	31, // 62: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	45, // 63: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	50, // 64: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	63, // 65: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	50, // 66: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	31, // 67: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
-	55, // 68: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	63, // 69: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	64, // 70: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	66, // 71: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	63, // 72: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	63, // 73: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
-	58, // 74: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
-	63, // 75: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
-	63, // 76: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
-	0,  // 77: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	16, // 78: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	23, // 79: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	32, // 80: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	43, // 81: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
-	44, // 82: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	47, // 83: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	59, // 84: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	48, // 85: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	51, // 86: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	25, // 87: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	27, // 88: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	29, // 89: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	53, // 90: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	56, // 91: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
-	67, // 92: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	68, // 93: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	69, // 94: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 95: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	17, // 96: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	24, // 97: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	33, // 98: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	46, // 99: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46, // 100: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46, // 101: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	60, // 102: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	49, // 103: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	52, // 104: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	26, // 105: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	28, // 106: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	30, // 107: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	54, // 108: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	57, // 109: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
-	70, // 110: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	71, // 111: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	72, // 112: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	95, // [95:113] is the sub-list for method output_type
-	77, // [77:95] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	63, // 12: guideway.controller.v1.GetStateResponse.vrrp_probes:type_name -> guideway.speaker.v1.VrrpProbe
+	64, // 13: guideway.controller.v1.MemberSource.last_success:type_name -> google.protobuf.Timestamp
+	64, // 14: guideway.controller.v1.MemberSource.problem_since:type_name -> google.protobuf.Timestamp
+	64, // 15: guideway.controller.v1.MemberSource.waiting_since:type_name -> google.protobuf.Timestamp
+	64, // 16: guideway.controller.v1.MemberSource.waiting_until:type_name -> google.protobuf.Timestamp
+	5,  // 17: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
+	64, // 18: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	64, // 19: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	64, // 20: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	64, // 21: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	7,  // 22: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
+	64, // 23: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	65, // 24: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	64, // 25: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	5,  // 26: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
+	10, // 27: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
+	66, // 28: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	13, // 29: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
+	14, // 30: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
+	11, // 31: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
+	12, // 32: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
+	64, // 33: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	64, // 34: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	64, // 35: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	15, // 36: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	18, // 37: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	66, // 38: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	66, // 39: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	64, // 40: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	19, // 41: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	66, // 42: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	64, // 43: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	64, // 44: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	64, // 45: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	64, // 46: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	64, // 47: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	66, // 48: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	66, // 49: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	31, // 50: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	37, // 51: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	39, // 52: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	42, // 53: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	36, // 54: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
+	34, // 55: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
+	35, // 56: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
+	38, // 57: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	40, // 58: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	41, // 59: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	41, // 60: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	31, // 61: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	45, // 62: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	31, // 63: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	45, // 64: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	50, // 65: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	64, // 66: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	50, // 67: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	31, // 68: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
+	55, // 69: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	64, // 70: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	65, // 71: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	67, // 72: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	64, // 73: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	64, // 74: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	58, // 75: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
+	64, // 76: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
+	64, // 77: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
+	0,  // 78: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	16, // 79: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	23, // 80: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	32, // 81: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	43, // 82: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
+	44, // 83: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	47, // 84: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	59, // 85: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	48, // 86: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	51, // 87: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	25, // 88: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	27, // 89: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	29, // 90: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	53, // 91: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	56, // 92: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
+	68, // 93: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	69, // 94: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	70, // 95: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,  // 96: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	17, // 97: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	24, // 98: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	33, // 99: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	46, // 100: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46, // 101: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46, // 102: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	60, // 103: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	49, // 104: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	52, // 105: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	26, // 106: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	28, // 107: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	30, // 108: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	54, // 109: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	57, // 110: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
+	71, // 111: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	72, // 112: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	73, // 113: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	96, // [96:114] is the sub-list for method output_type
+	78, // [78:96] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }

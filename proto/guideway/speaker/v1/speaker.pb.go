@@ -367,7 +367,8 @@ type Vrrp struct {
 	Vips []string `protobuf:"bytes,6,rep,name=vips,proto3" json:"vips,omitempty"`
 	// In checksums over IPv4.
 	PseudoHeader bool `protobuf:"varint,7,opt,name=pseudo_header,json=pseudoHeader,proto3" json:"pseudo_header,omitempty"`
-	// Hosts that answer; with any, VIPs are owned only while something is received.
+	// Hosts that answer; with any, VIPs are owned only while something is received. Empty: the
+	// gateways of the interface, once one has answered.
 	Probes        []string `protobuf:"bytes,8,rep,name=probes,proto3" json:"probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -852,7 +853,8 @@ type State struct {
 	// By virtual router id, IPv4 first.
 	Vrrp []*VirtualRouter `protobuf:"bytes,12,rep,name=vrrp,proto3" json:"vrrp,omitempty"`
 	// Since the start. Absent: no VRRP.
-	VrrpCounts    *VrrpCounts `protobuf:"bytes,13,opt,name=vrrp_counts,json=vrrpCounts,proto3" json:"vrrp_counts,omitempty"`
+	VrrpCounts    *VrrpCounts  `protobuf:"bytes,13,opt,name=vrrp_counts,json=vrrpCounts,proto3" json:"vrrp_counts,omitempty"`
+	VrrpProbes    []*VrrpProbe `protobuf:"bytes,14,rep,name=vrrp_probes,json=vrrpProbes,proto3" json:"vrrp_probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -978,6 +980,13 @@ func (x *State) GetVrrpCounts() *VrrpCounts {
 	return nil
 }
 
+func (x *State) GetVrrpProbes() []*VrrpProbe {
+	if x != nil {
+		return x.VrrpProbes
+	}
+	return nil
+}
+
 // VirtualRouter is a group of VIPs in one family.
 type VirtualRouter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1091,6 +1100,78 @@ func (x *VirtualRouter) GetOwnerPriority() uint32 {
 	return 0
 }
 
+// VrrpProbe of a host, by which it is found whether the link receives.
+type VrrpProbe struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// A next hop of routes, which no config names.
+	Gateway bool `protobuf:"varint,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	// Within the last seconds.
+	Answers bool `protobuf:"varint,3,opt,name=answers,proto3" json:"answers,omitempty"`
+	// The last time. Absent: never.
+	AnsweredAt    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=answered_at,json=answeredAt,proto3" json:"answered_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VrrpProbe) Reset() {
+	*x = VrrpProbe{}
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VrrpProbe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VrrpProbe) ProtoMessage() {}
+
+func (x *VrrpProbe) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VrrpProbe.ProtoReflect.Descriptor instead.
+func (*VrrpProbe) Descriptor() ([]byte, []int) {
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *VrrpProbe) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *VrrpProbe) GetGateway() bool {
+	if x != nil {
+		return x.Gateway
+	}
+	return false
+}
+
+func (x *VrrpProbe) GetAnswers() bool {
+	if x != nil {
+		return x.Answers
+	}
+	return false
+}
+
+func (x *VrrpProbe) GetAnsweredAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AnsweredAt
+	}
+	return nil
+}
+
 type VrrpCounts struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	AdvertisementsSent  uint64                 `protobuf:"varint,1,opt,name=advertisements_sent,json=advertisementsSent,proto3" json:"advertisements_sent,omitempty"`
@@ -1112,7 +1193,7 @@ type VrrpCounts struct {
 
 func (x *VrrpCounts) Reset() {
 	*x = VrrpCounts{}
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[14]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1205,7 @@ func (x *VrrpCounts) String() string {
 func (*VrrpCounts) ProtoMessage() {}
 
 func (x *VrrpCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[14]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1218,7 @@ func (x *VrrpCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VrrpCounts.ProtoReflect.Descriptor instead.
 func (*VrrpCounts) Descriptor() ([]byte, []int) {
-	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{14}
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *VrrpCounts) GetAdvertisementsSent() uint64 {
@@ -1222,7 +1303,7 @@ type NeighborState struct {
 
 func (x *NeighborState) Reset() {
 	*x = NeighborState{}
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[15]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1315,7 @@ func (x *NeighborState) String() string {
 func (*NeighborState) ProtoMessage() {}
 
 func (x *NeighborState) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[15]
+	mi := &file_guideway_speaker_v1_speaker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1328,7 @@ func (x *NeighborState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NeighborState.ProtoReflect.Descriptor instead.
 func (*NeighborState) Descriptor() ([]byte, []int) {
-	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{15}
+	return file_guideway_speaker_v1_speaker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NeighborState) GetAddress() string {
@@ -1367,7 +1448,7 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\x0eLargeCommunity\x12\x16\n" +
 	"\x06global\x18\x01 \x01(\rR\x06global\x12\x16\n" +
 	"\x06local1\x18\x02 \x01(\rR\x06local1\x12\x16\n" +
-	"\x06local2\x18\x03 \x01(\rR\x06local2\"\x96\x04\n" +
+	"\x06local2\x18\x03 \x01(\rR\x06local2\"\xd7\x04\n" +
 	"\x05State\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x1a\n" +
@@ -1383,7 +1464,9 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\x04slow\x18\v \x01(\tR\x04slow\x126\n" +
 	"\x04vrrp\x18\f \x03(\v2\".guideway.speaker.v1.VirtualRouterR\x04vrrp\x12@\n" +
 	"\vvrrp_counts\x18\r \x01(\v2\x1f.guideway.speaker.v1.VrrpCountsR\n" +
-	"vrrpCounts\"\x88\x02\n" +
+	"vrrpCounts\x12?\n" +
+	"\vvrrp_probes\x18\x0e \x03(\v2\x1e.guideway.speaker.v1.VrrpProbeR\n" +
+	"vrrpProbes\"\x88\x02\n" +
 	"\rVirtualRouter\x12\x12\n" +
 	"\x04vrid\x18\x01 \x01(\rR\x04vrid\x12\x16\n" +
 	"\x06family\x18\x02 \x01(\tR\x06family\x12\x14\n" +
@@ -1393,7 +1476,13 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\bpriority\x18\x06 \x01(\rR\bpriority\x12\x12\n" +
 	"\x04vips\x18\a \x03(\tR\x04vips\x12\x14\n" +
 	"\x05owner\x18\b \x01(\tR\x05owner\x12%\n" +
-	"\x0eowner_priority\x18\t \x01(\rR\rownerPriority\"\xf0\x02\n" +
+	"\x0eowner_priority\x18\t \x01(\rR\rownerPriority\"\x96\x01\n" +
+	"\tVrrpProbe\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
+	"\agateway\x18\x02 \x01(\bR\agateway\x12\x18\n" +
+	"\aanswers\x18\x03 \x01(\bR\aanswers\x12;\n" +
+	"\vanswered_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"answeredAt\"\xf0\x02\n" +
 	"\n" +
 	"VrrpCounts\x12/\n" +
 	"\x13advertisements_sent\x18\x01 \x01(\x04R\x12advertisementsSent\x121\n" +
@@ -1434,7 +1523,7 @@ func file_guideway_speaker_v1_speaker_proto_rawDescGZIP() []byte {
 	return file_guideway_speaker_v1_speaker_proto_rawDescData
 }
 
-var file_guideway_speaker_v1_speaker_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_guideway_speaker_v1_speaker_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_guideway_speaker_v1_speaker_proto_goTypes = []any{
 	(*SetRequest)(nil),            // 0: guideway.speaker.v1.SetRequest
 	(*SetResponse)(nil),           // 1: guideway.speaker.v1.SetResponse
@@ -1450,43 +1539,46 @@ var file_guideway_speaker_v1_speaker_proto_goTypes = []any{
 	(*LargeCommunity)(nil),        // 11: guideway.speaker.v1.LargeCommunity
 	(*State)(nil),                 // 12: guideway.speaker.v1.State
 	(*VirtualRouter)(nil),         // 13: guideway.speaker.v1.VirtualRouter
-	(*VrrpCounts)(nil),            // 14: guideway.speaker.v1.VrrpCounts
-	(*NeighborState)(nil),         // 15: guideway.speaker.v1.NeighborState
-	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*VrrpProbe)(nil),             // 14: guideway.speaker.v1.VrrpProbe
+	(*VrrpCounts)(nil),            // 15: guideway.speaker.v1.VrrpCounts
+	(*NeighborState)(nil),         // 16: guideway.speaker.v1.NeighborState
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_guideway_speaker_v1_speaker_proto_depIdxs = []int32{
 	5,  // 0: guideway.speaker.v1.SetRequest.desired:type_name -> guideway.speaker.v1.Desired
 	8,  // 1: guideway.speaker.v1.Desired.neighbors:type_name -> guideway.speaker.v1.Neighbor
 	10, // 2: guideway.speaker.v1.Desired.routes:type_name -> guideway.speaker.v1.Route
-	16, // 3: guideway.speaker.v1.Desired.controller_absent_max:type_name -> google.protobuf.Duration
-	17, // 4: guideway.speaker.v1.Desired.config_loaded_at:type_name -> google.protobuf.Timestamp
+	17, // 3: guideway.speaker.v1.Desired.controller_absent_max:type_name -> google.protobuf.Duration
+	18, // 4: guideway.speaker.v1.Desired.config_loaded_at:type_name -> google.protobuf.Timestamp
 	6,  // 5: guideway.speaker.v1.Desired.vrrp:type_name -> guideway.speaker.v1.Vrrp
-	16, // 6: guideway.speaker.v1.Vrrp.interval:type_name -> google.protobuf.Duration
+	17, // 6: guideway.speaker.v1.Vrrp.interval:type_name -> google.protobuf.Duration
 	7,  // 7: guideway.speaker.v1.Vrrp.groups:type_name -> guideway.speaker.v1.VrrpGroup
-	16, // 8: guideway.speaker.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
+	17, // 8: guideway.speaker.v1.Neighbor.hold_time:type_name -> google.protobuf.Duration
 	9,  // 9: guideway.speaker.v1.Neighbor.bfd:type_name -> guideway.speaker.v1.Bfd
-	16, // 10: guideway.speaker.v1.Bfd.interval:type_name -> google.protobuf.Duration
+	17, // 10: guideway.speaker.v1.Bfd.interval:type_name -> google.protobuf.Duration
 	11, // 11: guideway.speaker.v1.Route.large_communities:type_name -> guideway.speaker.v1.LargeCommunity
-	17, // 12: guideway.speaker.v1.State.controller_absent_since:type_name -> google.protobuf.Timestamp
-	15, // 13: guideway.speaker.v1.State.neighbors:type_name -> guideway.speaker.v1.NeighborState
+	18, // 12: guideway.speaker.v1.State.controller_absent_since:type_name -> google.protobuf.Timestamp
+	16, // 13: guideway.speaker.v1.State.neighbors:type_name -> guideway.speaker.v1.NeighborState
 	13, // 14: guideway.speaker.v1.State.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
-	14, // 15: guideway.speaker.v1.State.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
-	17, // 16: guideway.speaker.v1.VirtualRouter.since:type_name -> google.protobuf.Timestamp
-	17, // 17: guideway.speaker.v1.NeighborState.since:type_name -> google.protobuf.Timestamp
-	0,  // 18: guideway.speaker.v1.Speaker.Set:input_type -> guideway.speaker.v1.SetRequest
-	2,  // 19: guideway.speaker.v1.Speaker.Poll:input_type -> guideway.speaker.v1.PollRequest
-	3,  // 20: guideway.speaker.v1.Speaker.GetState:input_type -> guideway.speaker.v1.GetStateRequest
-	4,  // 21: guideway.speaker.v1.Speaker.GetDesired:input_type -> guideway.speaker.v1.GetDesiredRequest
-	1,  // 22: guideway.speaker.v1.Speaker.Set:output_type -> guideway.speaker.v1.SetResponse
-	12, // 23: guideway.speaker.v1.Speaker.Poll:output_type -> guideway.speaker.v1.State
-	12, // 24: guideway.speaker.v1.Speaker.GetState:output_type -> guideway.speaker.v1.State
-	5,  // 25: guideway.speaker.v1.Speaker.GetDesired:output_type -> guideway.speaker.v1.Desired
-	22, // [22:26] is the sub-list for method output_type
-	18, // [18:22] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	15, // 15: guideway.speaker.v1.State.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
+	14, // 16: guideway.speaker.v1.State.vrrp_probes:type_name -> guideway.speaker.v1.VrrpProbe
+	18, // 17: guideway.speaker.v1.VirtualRouter.since:type_name -> google.protobuf.Timestamp
+	18, // 18: guideway.speaker.v1.VrrpProbe.answered_at:type_name -> google.protobuf.Timestamp
+	18, // 19: guideway.speaker.v1.NeighborState.since:type_name -> google.protobuf.Timestamp
+	0,  // 20: guideway.speaker.v1.Speaker.Set:input_type -> guideway.speaker.v1.SetRequest
+	2,  // 21: guideway.speaker.v1.Speaker.Poll:input_type -> guideway.speaker.v1.PollRequest
+	3,  // 22: guideway.speaker.v1.Speaker.GetState:input_type -> guideway.speaker.v1.GetStateRequest
+	4,  // 23: guideway.speaker.v1.Speaker.GetDesired:input_type -> guideway.speaker.v1.GetDesiredRequest
+	1,  // 24: guideway.speaker.v1.Speaker.Set:output_type -> guideway.speaker.v1.SetResponse
+	12, // 25: guideway.speaker.v1.Speaker.Poll:output_type -> guideway.speaker.v1.State
+	12, // 26: guideway.speaker.v1.Speaker.GetState:output_type -> guideway.speaker.v1.State
+	5,  // 27: guideway.speaker.v1.Speaker.GetDesired:output_type -> guideway.speaker.v1.Desired
+	24, // [24:28] is the sub-list for method output_type
+	20, // [20:24] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_guideway_speaker_v1_speaker_proto_init() }
@@ -1501,7 +1593,7 @@ func file_guideway_speaker_v1_speaker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_speaker_v1_speaker_proto_rawDesc), len(file_guideway_speaker_v1_speaker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
