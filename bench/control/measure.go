@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/guideway/guideway/controller/api"
+	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/sinks/forwarder"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
@@ -131,12 +132,12 @@ func (b *bench) start() (err error) {
 		return err
 	}
 	b.askForwarder, b.askController = forwarderv1.NewForwarderClient(forwarderConn), controllerv1.NewControllerClient(controllerConn)
-	err = until("every route is announced", func(ctx context.Context) bool {
+	err = until("every service is served", func(ctx context.Context) bool {
 		state, err := b.askController.GetState(ctx, &controllerv1.GetStateRequest{WithoutBackends: true}, grpc.WaitForReady(true))
-		waits := func(r *controllerv1.Route) bool { return !r.Announced }
-		return err == nil && len(state.Routes) == b.services && !slices.ContainsFunc(state.Routes, waits)
+		waits := func(s *controllerv1.Service) bool { return s.State != brain.ServingAll }
+		return err == nil && len(state.Services) == b.services && !slices.ContainsFunc(state.Services, waits)
 	})
-	row("start, until every route is announced", time.Since(began).Round(10*time.Millisecond))
+	row("start, until every service is served", time.Since(began).Round(10*time.Millisecond))
 	return err
 }
 
@@ -279,6 +280,5 @@ func (b *bench) flood() error {
 	row("controller, most memory", b.controller.memory())
 	row("forwarder, most memory", b.forwarder.memory())
 	row("lines in the controller's log", b.controller.logged("\n"))
-	row("routes withdrawn", b.controller.logged("to=withdrawn"))
 	return nil
 }
