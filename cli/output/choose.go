@@ -85,6 +85,7 @@ func (l Listing) sort(rows []int, by string) error {
 		return nil
 	}
 	column := slices.IndexFunc(l.Header, func(header string) bool {
+		header = strings.TrimSuffix(header, PerSecond)
 		return strings.EqualFold(header, by) || strings.EqualFold(strings.ReplaceAll(header, " ", "-"), by)
 	})
 	if column < 0 {
@@ -113,6 +114,9 @@ func amount(cell string) (float64, bool) {
 	d, err := time.ParseDuration(cell)
 	return d.Seconds(), err == nil
 }
+
+// PerSecond ends the header of a counter's column that has its rate.
+const PerSecond = "/S"
 
 // Fewer rows than this that differ in their names alone are shown one by one.
 const foldedMin = 4

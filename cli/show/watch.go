@@ -80,7 +80,7 @@ func (l observation) withRates() output.Listing {
 	shown := l.Listing
 	shown.Header, shown.Rows = slices.Clone(l.Header), nil
 	for _, counter := range l.Counters {
-		shown.Header[counter.Column] += "/S"
+		shown.Header[counter.Column] += output.PerSecond
 	}
 	for _, row := range l.Rows {
 		row, name := slices.Clone(row), l.NameOf(row)
@@ -135,7 +135,11 @@ func (w watching) run(command *cobra.Command, m machine.Machine, show showFunc, 
 	print := func(l observation) error { return l.printTo(out, format, choice) }
 	return w.watch(command.Context(), func(ctx context.Context) (output.Listing, error) {
 		defer stderr.endObservation()
-		return show(ctx, m, stderr)
+		found, err := show(ctx, m, stderr)
+		if err == nil {
+			_, err = found.Choose(choice) // what is not there now may come again
+		}
+		return found, err
 	}, print, func(err error) { fmt.Fprintf(stderr.w, "warning: %v\n", err) })
 }
 

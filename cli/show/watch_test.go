@@ -186,6 +186,26 @@ func TestShowWatchStreamsOverOneConnectionUntilItIsEnded(t *testing.T) {
 	}
 }
 
+// The busiest first, by what happens now.
+func TestWatchShowsTheRowsThatAreChosen(t *testing.T) {
+	names := []string{"idle", "busy", "gone"}
+	l := observation{
+		at: time.Unix(0, 0), Listing: counting([]string{"idle", "serving", "900"}, []string{"busy", "serving", "100"}, []string{"gone", "serving", "5"}),
+		perSecond: map[string]map[string]float64{"idle": {"packets": 1}, "busy": {"packets": 50}},
+	}
+	l.Value, l.Pick = names, output.Picked(names)
+	var out bytes.Buffer
+	choice := output.Choice{SortBy: "packets", Max: 2}
+	if err := l.printTo(&out, "table", choice); err != nil || !strings.Contains(clitest.Fields(out.String()), "PACKETS/S busy serving 50 idle serving 1 1 more") {
+		t.Errorf("%v %q", err, out.String())
+	}
+	out.Reset()
+	choice.Patterns = []string{"b*"}
+	if err := l.printTo(&out, "json", choice); err != nil || !strings.Contains(out.String(), `"shown":["busy"],"per_second":{"busy":{"packets":50}}`) {
+		t.Errorf("%v %q", err, out.String())
+	}
+}
+
 func TestWatchAsATable(t *testing.T) {
 	var out bytes.Buffer
 	l := observation{at: time.Unix(0, 0), Listing: counting([]string{"web", "serving", "100"}), perSecond: map[string]map[string]float64{"web": {"packets": 12.6}}}
