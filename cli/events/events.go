@@ -72,7 +72,7 @@ func (o *options) run(command *cobra.Command) error {
 	for _, text := range missing {
 		fmt.Fprintf(stderr, "warning: %s\n", text)
 	}
-	p := &printer{out: command.OutOrStdout(), json: o.format == "json", withMachine: o.fleet, now: time.Now()}
+	p := &printer{out: command.OutOrStdout(), json: o.format == "json", withMachine: o.fleet}
 	if o.request.Follow {
 		err = followAll(command.Context(), sources, o.request, p, stderr)
 	} else {
@@ -84,95 +84,66 @@ func (o *options) run(command *cobra.Command) error {
 	return err
 }
 
-// printer of events, in whole lists or one by one.
+// printer of events.
 type printer struct {
 	out         io.Writer
 	json        bool
 	withMachine bool
-	now         time.Time
-	// The header of those that are printed one by one is out.
-	begun bool
-}
-
-func (p *printer) header() []string {
-	header := []string{"TIME", "OBJECT", "FROM", "TO", "CAUSE"}
-	if p.withMachine {
-		header = append([]string{"TIME", "MACHINE"}, header[1:]...)
-	}
-	return header
-}
-
-func (p *printer) row(r *events.Record) []string {
-	row := []string{p.clock(r.Time), r.Object.String(), output.Dash(r.From), output.Dash(r.To), p.cause(r)}
-	if p.withMachine {
-		row = append([]string{row[0], r.Machine}, row[1:]...)
-	}
-	return row
-}
-
-// cause with what a line has no column for.
-func (p *printer) cause(r *events.Record) string {
-	text := output.Dash(r.Cause)
-	if r.Count > 1 {
-		text = fmt.Sprintf("%d times until %s: %s", r.Count, p.clock(r.Last), text)
-	}
-	if r.Who != "" {
-		text += " (by " + r.Who + ")"
-	}
-	return text
-}
-
-// clock has the day where it is not today.
-func (p *printer) clock(t time.Time) string {
-	t = t.Local()
-	if t.Format(time.DateOnly) == p.now.Format(time.DateOnly) {
-		return t.Format(time.TimeOnly)
-	}
-	return t.Format("01-02 15:04:05")
 }
 
 func (p *printer) all(records []events.Record) error {
-	list := output.Listing{Header: p.header(), Wrapped: true, None: "no events"}
+	if len(records) == 0 && !p.json {
+		_, err := fmt.Fprintln(p.out, "no events")
+		return err
+	}
 	for i := range records {
-		if p.json {
-			if err := p.one(&records[i]); err != nil {
-				return err
-			}
-			continue
+		if err := p.one(&records[i]); err != nil {
+			return err
 		}
-		list.Rows = append(list.Rows, p.row(&records[i]))
 	}
-	if p.json {
-		return nil
-	}
-	return list.PrintTable(p.out, false)
+	return nil
 }
-
-// Columns of events that come one by one.
-var columns = map[string]int{"TIME": 8, "MACHINE": 8, "OBJECT": 24, "FROM": 9, "TO": 9}
 
 func (p *printer) one(r *events.Record) error {
 	if p.json {
 		return json.NewEncoder(p.out).Encode(r)
 	}
-	header := p.header()
-	if !p.begun {
-		p.begun = true
-		if err := p.line(header, header); err != nil {
-			return err
-		}
-	}
-	p.now = time.Now()
-	return p.line(header, p.row(r))
+	when := clock(r.Time, time.Now()) + "  "
+	lines := output.Wrap(p.sentence(r), output.WidthMax-len(when))
+	_, err := fmt.Fprintln(p.out, when+strings.Join(lines, "\n"+strings.Repeat(" ", len(when))))
+	return err
 }
 
-func (p *printer) line(header, row []string) error {
+// sentence of an event; objects' names may be long, and so may causes.
+func (p *printer) sentence(r *events.Record) string {
 	var b strings.Builder
-	for i, cell := range row {
-		fmt.Fprintf(&b, "%-*s  ", columns[header[i]], strings.NewReplacer("\n", " ", "\t", " ").Replace(cell))
+	if p.withMachine {
+		b.WriteString(r.Machine + ": ")
 	}
-	_, err := fmt.Fprintln(p.out, strings.TrimRight(b.String(), " "))
-	return err
+	b.WriteString(r.Object.String() + ": ")
+	if r.From != "" {
+		b.WriteString(r.From + " to ")
+	}
+	b.WriteString(r.To)
+	if r.Count > 1 {
+		fmt.Fprintf(&b, ", %d times until %s", r.Count, clock(r.Last, r.Time))
+	}
+	if r.Cause != "" {
+		b.WriteString(": " + r.Cause)
+	}
+	if r.Who != "" {
+		b.WriteString(" (by " + r.Who + ")")
+	}
+	return b.String()
+}
+
+// clock has the day where it is another one.
+func clock(t, day time.Time) string {
+	t = t.Local()
+	if t.Format(time.DateOnly) == day.Local().Format(time.DateOnly) {
+		return t.Format(time.TimeOnly)
+	}
+	return t.Format("01-02 15:04:05")
 }
 
 // explain what a controller that is older says.

@@ -20,6 +20,7 @@ import (
 	"github.com/guideway/guideway/cli/clitest"
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/machine"
+	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/controller/events"
 	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
@@ -47,13 +48,11 @@ func twoEvents() []*controllerv1.Event {
 	return []*controllerv1.Event{event(1, "web/web-1"), second}
 }
 
-func Test_events_are_a_table(t *testing.T) {
+func Test_events_are_sentences(t *testing.T) {
 	c := &clitest.FakeController{Streams: [][]*controllerv1.Event{twoEvents()}}
 	out, _, err := guideway(t, "events", "--run-dir", clitest.Both(t, c, nil), "--since", "03:00", "--until", "0s", "--service", "web", "--object", "backend")
-	want := "TIME            OBJECT             FROM    TO    CAUSE\n" +
-		"11-29 03:16:27  backend web/web-1  active  down  ok: no answer within 500ms\n" +
-		"11-29 03:16:27  backend web/web-2  -       down  40 times until 11-29 03:16:36: a b\\x1b[2J\\u202e (by\n" +
-		"                                                 alice)\n"
+	want := "11-29 03:16:27  backend web/web-1: active to down: ok: no answer within 500ms\n" +
+		"11-29 03:16:27  backend web/web-2: down, 40 times until 03:16:36: a b\\x1b[2J\\u202e (by alice)\n"
 	if err != nil || out != want {
 		t.Errorf("%v\n%s\nwanted\n%s", err, out, want)
 	}
@@ -139,9 +138,8 @@ func Test_a_stream_that_ends_is_begun_again_where_it_ended(t *testing.T) {
 	if fmt.Sprint(after) != "[0 9 2]" {
 		t.Error(after)
 	}
-	want := "TIME      OBJECT                    FROM       TO         CAUSE\n" +
-		"11-29 03:16:27  backend one               active     down       ok: no answer within 500ms\n"
-	if !strings.HasPrefix(out.String(), want) || strings.Count(out.String(), "\n") != 5 || !strings.Contains(stderr.String(), "7 events came faster") {
+	want := "11-29 03:16:27  backend one: active to down: ok: no answer within 500ms\n"
+	if !strings.HasPrefix(out.String(), want) || strings.Count(out.String(), "\n") != 4 || !strings.Contains(stderr.String(), "7 events came faster") {
 		t.Errorf("%s%s", out.String(), stderr.String())
 	}
 }
@@ -199,7 +197,7 @@ func Test_a_fleet_is_asked_by_the_API_of_each_machine(t *testing.T) {
 	}}
 	line := []string{"events", "--fleet", "--object", "backend", "--server", asked, "--cert-file", files + ".crt", "--key-file", files + ".key", "--ca-file", files + ".ca"}
 	out, stderr, err := guideway(t, line...)
-	if names := regexp.MustCompile(`lb-[12] +backend \S+`).FindAllString(out, -1); err != nil || fmt.Sprint(names) != "[lb-1     backend web/web-1 lb-1     backend web/web-2 lb-2     backend web/web-9]" {
+	if names := regexp.MustCompile(`lb-[12]: backend \S+`).FindAllString(out, -1); err != nil || fmt.Sprint(names) != "[lb-1: backend web/web-1: lb-1: backend web/web-2: lb-2: backend web/web-9:]" {
 		t.Errorf("%v\n%s%s", err, out, stderr)
 	}
 	if second.Watched()[0].Object != "backend" {
@@ -226,7 +224,15 @@ func Test_events_of_a_fleet_are_in_order_of_time_and_of_each_machine_in_its_own(
 	if fmt.Sprint(got) != "[a1 b1 a2 a3 b2 b3]" {
 		t.Error(got)
 	}
-	if p := (&printer{withMachine: true, now: at}); strings.Join(p.header(), " ") != "TIME MACHINE OBJECT FROM TO CAUSE" || strings.Join(p.row(&list("b", 1)[0]), "|") != "03:16:28|b| |-|-|-" {
-		t.Error(p.row(&list("b", 1)[0]))
+	first := list("b", 1)[0]
+	first.Object, first.To, first.Cause = events.Object{Kind: "route", Name: "203.0.113.10/32"}, "announced", strings.Repeat("word ", 30)
+	var out bytes.Buffer
+	if err := (&printer{out: &out, withMachine: true}).one(&first); err != nil || !strings.HasPrefix(out.String(), "11-29 03:16:28  b: route 203.0.113.10/32: announced: word word") {
+		t.Errorf("%v %q", err, out.String())
+	}
+	for line := range strings.Lines(out.String()) {
+		if len(line) > output.WidthMax+1 || !strings.HasPrefix(line, "11-29") && !strings.HasPrefix(line, strings.Repeat(" ", 16)+"word") {
+			t.Errorf("%q", line)
+		}
 	}
 }

@@ -37,6 +37,9 @@ func TestDiagnostics(t *testing.T) {
 	t.Run("doctor finds what is wrong on a sick machine, and nothing on a sound one", func(t *testing.T) {
 		doctorKnows(t, running)
 	})
+	t.Run("events say what became of that machine, and who drained what on the other", func(t *testing.T) {
+		eventsAreTold(t, running)
+	})
 }
 
 type explained struct {
@@ -220,4 +223,35 @@ func doctorKnows(t *testing.T, running *hosts.Lab) {
 		}
 		return nil
 	})
+}
+
+// eventsAreTold of the forwarder that doctorKnows has killed, and of a command.
+func eventsAreTold(t *testing.T, running *hosts.Lab) {
+	t.Helper()
+	for _, drain := range []string{"drain", "undrain"} {
+		if out, err := on(t, running, "lb-1", drain, "backend", running.Backends()[0]); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	wanted := map[string][]string{
+		"lb-1": {"drain backend be-1: undrained to drained: by command (by root)", "drain backend be-1: drained to undrained: by command (by root)"},
+		"lb-2": {
+			"controller controller: started", "config config: 1 in use", "forwarder forwarder: healthy to unhealthy",
+			"route 203.0.113.10/32: announced to withdrawn", "forwarder forwarder: unhealthy to healthy", "route 203.0.113.10/32: withdrawn to announced",
+		},
+	}
+	for machine, sentences := range wanted {
+		eventually(t, 20*time.Second, machine+" has the events", func() error {
+			out, err := on(t, running, machine, "events")
+			rest := out
+			for _, sentence := range sentences { // in this order
+				_, after, found := strings.Cut(rest, sentence)
+				if !found {
+					return fmt.Errorf("%q is missing: %w\n%s", sentence, err, out)
+				}
+				rest = after
+			}
+			return err
+		})
+	}
 }
