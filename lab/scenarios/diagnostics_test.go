@@ -233,23 +233,25 @@ func eventsAreTold(t *testing.T, running *hosts.Lab) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
-	wanted := map[string][]string{
-		"lb-1": {"drain backend be-1: undrained to drained: by command (by root)", "drain backend be-1: drained to undrained: by command (by root)"},
+	// Each list in this order.
+	for machine, lists := range map[string][][]string{
+		"lb-1": {{"drain backend be-1: undrained to drained: by command (by root)", "drain backend be-1: drained to undrained: by command (by root)"}},
 		"lb-2": {
-			"controller controller: started", "config config: 1 in use", "forwarder forwarder: healthy to unhealthy",
-			"route 203.0.113.10/32: announced to withdrawn", "forwarder forwarder: unhealthy to healthy", "route 203.0.113.10/32: withdrawn to announced",
+			{"controller controller: started", "config config: 1 in use", "forwarder forwarder: healthy to unhealthy", "forwarder forwarder: unhealthy to healthy"},
+			{"route 203.0.113.10/32: withdrawn to announced", "route 203.0.113.10/32: announced to withdrawn", "speaker routes: withheld to announced"},
 		},
-	}
-	for machine, sentences := range wanted {
+	} {
 		eventually(t, 20*time.Second, machine+" has the events", func() error {
 			out, err := on(t, running, machine, "events")
-			rest := out
-			for _, sentence := range sentences { // in this order
-				_, after, found := strings.Cut(rest, sentence)
-				if !found {
-					return fmt.Errorf("%q is missing: %w\n%s", sentence, err, out)
+			for _, sentences := range lists {
+				rest := out
+				for _, sentence := range sentences {
+					_, after, found := strings.Cut(rest, sentence)
+					if !found {
+						return fmt.Errorf("%q is missing in %q: %w\n%s", sentence, sentences, err, out)
+					}
+					rest = after
 				}
-				rest = after
 			}
 			return err
 		})
