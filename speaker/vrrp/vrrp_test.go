@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -371,15 +372,23 @@ func TestGatewaysAreNextHopsOfTheMainTableOverTheInterface(t *testing.T) {
 	}
 }
 
-// expectNothingMoves in the time in which a link that receives nothing is given up.
-func expectNothingMoves(t *testing.T, owner, other *machine) {
+// expectNobodyGivesUp in the time in which a link that receives nothing is given up. A machine
+// that did not run becomes a backup, which is another matter; two that were late by a second
+// together may miss both probes that one hears of the other in its doubts.
+func expectNobodyGivesUp(t *testing.T, owner, other *machine) {
 	t.Helper()
-	before := owner.now().Counts.BecameActive
-	time.Sleep(6 * time.Second)
-	owner.await(election.Active)
-	if moved := owner.now().Counts.BecameActive != before || other.now().Counts.BecameActive > 0; moved && within(0, owner, other) == 0 {
-		t.Errorf("the owner changed: %+v, %+v", owner.now(), other.now())
+	for began := time.Now(); time.Since(began) < 6*time.Second; time.Sleep(5 * time.Millisecond) {
+		for _, r := range slices.Concat(owner.now().Routers, other.now().Routers) {
+			if late := owner.now().Late + other.now().Late; r.State == election.Initialize {
+				t.Logf("after %v, late by %v: %+v", time.Since(began), late, r)
+				if late < time.Second {
+					t.FailNow()
+				}
+			}
+		}
 	}
+	owner.await(election.Active)
+	other.await(election.Backup)
 }
 
 func TestAGatewayThatIsSilentMovesNothing(t *testing.T) {
@@ -399,7 +408,7 @@ func TestAGatewayThatIsSilentMovesNothing(t *testing.T) {
 				other.awaitAnswers(1)
 				ip(t, n.switches, "link set "+through[2]+" down")
 			}
-			expectNothingMoves(t, owner, other)
+			expectNobodyGivesUp(t, owner, other)
 			if probes := owner.now().Probes; len(probes) != 1 || probes[0].Answers {
 				t.Errorf("%+v", probes)
 			}
