@@ -5,11 +5,13 @@ package web
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"embed"
 	"errors"
 	"fmt"
 	"html/template"
+	"io"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -47,8 +49,8 @@ const readyAge = 100 * time.Millisecond
 func Handler(log *slog.Logger, begin Begin, sources Sources) http.Handler {
 	mux := MetricsHandler(begin, sources.Metrics)
 	mux.Handle("GET /readyz", readyz(begin, sources))
-	status := newPage(begin, pageAge, func(ctx context.Context) ([]byte, error) { return status(ctx, log, sources) })
-	mux.Handle("GET /{$}", serve(status, "text/html; charset=utf-8"))
+	status := func(ctx context.Context) ([]byte, error) { return status(ctx, log, sources) }
+	mux.Handle("GET /{$}", serve(begin, status, "text/html; charset=utf-8"))
 	return mux
 }
 
@@ -56,11 +58,20 @@ func Handler(log *slog.Logger, begin Begin, sources Sources) http.Handler {
 func MetricsHandler(begin Begin, metrics func(context.Context) ([]byte, error)) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.Handle("GET /metrics", serve(newPage(begin, pageAge, metrics), "text/plain; version=0.0.4; charset=utf-8"))
+	mux.Handle("GET /metrics", serve(begin, metrics, "text/plain; version=0.0.4; charset=utf-8"))
 	return mux
 }
 
-func serve(p *page, contentType string) http.Handler {
+// serve a page that is packed when it is made: metrics of 10,000 services are 10 MB of text,
+// and half a MB packed.
+func serve(begin Begin, make func(context.Context) ([]byte, error), contentType string) http.Handler {
+	p := newPage(begin, pageAge, func(ctx context.Context) ([]byte, error) {
+		content, err := make(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return packed(content)
+	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		content, release, err := p.get(r.Context())
 		defer release()
@@ -70,9 +81,39 @@ func serve(p *page, contentType string) http.Handler {
 		}
 		w.Header().Set("Content-Type", contentType)
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-		w.Header().Set("Content-Length", strconv.Itoa(len(content)))
-		_, _ = w.Write(content) // the reader went away, or was too slow
+		w.Header().Set("Vary", "Accept-Encoding")
+		if takesGzip(r) {
+			w.Header().Set("Content-Encoding", "gzip")
+			w.Header().Set("Content-Length", strconv.Itoa(len(content)))
+			_, _ = w.Write(content) // the reader went away, or was too slow
+			return
+		}
+		if text, err := gzip.NewReader(bytes.NewReader(content)); err == nil { // it is ours
+			_, _ = io.Copy(w, text) // as above
+		}
 	})
+}
+
+func packed(content []byte) ([]byte, error) {
+	var to bytes.Buffer
+	writer, err := gzip.NewWriterLevel(&to, gzip.BestSpeed)
+	if err == nil {
+		_, err = writer.Write(content)
+	}
+	if err == nil {
+		err = writer.Close()
+	}
+	return to.Bytes(), err
+}
+
+func takesGzip(r *http.Request) bool {
+	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, quality, _ := strings.Cut(strings.TrimSpace(coding), ";")
+		if name == "gzip" {
+			return strings.Trim(quality, " q=0.") != "" || quality == ""
+		}
+	}
+	return false
 }
 
 // readyz is for those who send traffic or go on with a rolling change. Empty

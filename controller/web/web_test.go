@@ -1,8 +1,10 @@
 package web
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -85,6 +87,34 @@ func TestReadinessAndHealth(t *testing.T) {
 	for _, c := range cases {
 		if code, body := get(t, c.path, c.state, nil); code != c.code || !strings.Contains(body, c.body) {
 			t.Errorf("%s: %d %q, want %d %q", c.path, code, body, c.code, c.body)
+		}
+	}
+}
+
+// Metrics of a large site are twenty times as long as they are packed.
+func TestPagesArePackedForWhoTakesThem(t *testing.T) {
+	text := strings.Repeat("guideway_vip_packets_total{service=\"web\"} 1\n", 10_000)
+	handler := MetricsHandler(begin(t), func(context.Context) ([]byte, error) { return []byte(text), nil })
+	for accepts, isPacked := range map[string]bool{
+		"": false, "identity": false, "gzip": true, "deflate, gzip;q=0.5": true, "gzip;q=0": false, "gzip;q=0.0, br": false, "gzipped": false,
+	} {
+		request := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		request.Header.Set("Accept-Encoding", accepts)
+		answer := httptest.NewRecorder()
+		handler.ServeHTTP(answer, request)
+		body := io.Reader(answer.Body)
+		if isPacked {
+			if answer.Body.Len() > len(text)/20 || answer.Header().Get("Content-Encoding") != "gzip" {
+				t.Errorf("%q: %d bytes, %v", accepts, answer.Body.Len(), answer.Header())
+			}
+			reader, err := gzip.NewReader(answer.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body = reader
+		}
+		if read, err := io.ReadAll(body); err != nil || string(read) != text || answer.Header().Get("Vary") != "Accept-Encoding" {
+			t.Errorf("%q: %v, %d bytes", accepts, err, len(read))
 		}
 	}
 }
