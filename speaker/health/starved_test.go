@@ -197,8 +197,9 @@ func TestAStarvedForwarderIsWellAndItsHangIsFound(t *testing.T) {
 		order string
 		limit time.Duration
 	}{
-		"blocked":            {"block", 250 * time.Millisecond},
-		"in an endless loop": {"loop", 3 * time.Second},
+		"blocked": {"block", 2 * time.Second},
+		// By then it has run for 90 ms, of a processor that others share.
+		"in an endless loop": {"loop", time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runDir := t.TempDir()
@@ -218,11 +219,8 @@ func TestAStarvedForwarderIsWellAndItsHangIsFound(t *testing.T) {
 			select {
 			case reason := <-reasons:
 				t.Logf("found after %v: %s", time.Since(began), reason)
-				if time.Since(began) > c.limit {
-					t.Error("too late")
-				}
-			case <-time.After(10 * time.Second):
-				t.Error("its hang was not found")
+			case <-time.After(c.limit):
+				t.Error("its hang was not found in time")
 			}
 		})
 	}
