@@ -17,8 +17,9 @@ type kind int
 
 const (
 	isUnary  kind = iota
-	isStream      // of answers, or of requests, too
-	isBidi        // of both at a time
+	isUpload      // one request, which brings a config
+	isStream      // of answers
+	isBidi        // of requests and answers at a time
 )
 
 // misdirection is why a request cannot be answered.
@@ -40,11 +41,11 @@ func (m *mux) misdirected(r *http.Request) *misdirection {
 		return &misdirection{http.StatusMethodNotAllowed, connect.CodeUnimplemented, "each call is a POST with its request as JSON: `curl --json '{}'`"}
 	case isGRPC:
 		return nil
-	case kind != isUnary && !strings.HasPrefix(contentType, "application/connect+"):
+	case kind >= isStream && !strings.HasPrefix(contentType, "application/connect+"):
 		return &misdirection{http.StatusUnsupportedMediaType, connect.CodeUnimplemented, "this is a stream, for gRPC and Connect clients (in place of ApplyConfig, ReplaceConfig does with one POST)"}
 	case kind == isBidi && r.ProtoMajor < 2:
 		return &misdirection{http.StatusHTTPVersionNotSupported, connect.CodeUnimplemented, "this is a stream in both directions, for HTTP/2 (in place of ApplyConfig, ReplaceConfig does with one POST)"}
-	case kind == isUnary && contentType != "application/json" && contentType != "application/proto":
+	case kind < isStream && contentType != "application/json" && contentType != "application/proto":
 		return &misdirection{http.StatusUnsupportedMediaType, connect.CodeInvalidArgument, "requests are JSON, and say so: `curl --json`, or the header `content-type: application/json`"}
 	}
 	return nil

@@ -67,7 +67,7 @@ func NewServer(settings Settings) *Server {
 		}
 		caller := settings.Admit(r, connOf(r.Context()))
 		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
-		if mux.uploads[r.URL.Path] && permit(caller, r.URL.Path) == nil {
+		if mux.served[r.URL.Path] == isUpload && permit(caller, r.URL.Path) == nil {
 			s.serveUpload(mux, w, r)
 			return
 		}
@@ -133,8 +133,6 @@ type mux struct {
 	options []connect.HandlerOption
 	errors  *connect.ErrorWriter
 	served  map[string]kind
-	// Those that bring a config.
-	uploads map[string]bool
 }
 
 func (m *mux) handle(procedure string, kind kind, handler *connect.Handler) {
@@ -144,7 +142,7 @@ func (m *mux) handle(procedure string, kind kind, handler *connect.Handler) {
 
 // newMux: one line for each procedure.
 func newMux(s *service, answers *health.Server, options ...connect.HandlerOption) *mux {
-	m := &mux{ServeMux: http.NewServeMux(), options: options, errors: connect.NewErrorWriter(options...), served: map[string]kind{}, uploads: map[string]bool{}}
+	m := &mux{ServeMux: http.NewServeMux(), options: options, errors: connect.NewErrorWriter(options...), served: map[string]kind{}}
 	unary(m, controllerv1.Controller_GetState_FullMethodName, s.GetState)
 	unary(m, controllerv1.Controller_GetBackend_FullMethodName, s.GetBackend)
 	unary(m, controllerv1.Controller_Reload_FullMethodName, s.Reload)
@@ -191,8 +189,7 @@ func unary[Q, R any](m *mux, procedure string, f func(context.Context, *Q) (*R, 
 }
 
 func upload[Q, R any](m *mux, procedure string, f func(context.Context, *Q) (*R, error)) {
-	m.uploads[procedure] = true
-	m.handle(procedure, isUnary, connect.NewUnaryHandlerSimple(procedure, f, slices.Concat(m.options, []connect.HandlerOption{connect.WithReadMaxBytes(uploadBytesMax)})...))
+	m.handle(procedure, isUpload, connect.NewUnaryHandlerSimple(procedure, f, slices.Concat(m.options, []connect.HandlerOption{connect.WithReadMaxBytes(uploadBytesMax)})...))
 }
 
 func sends[Q, R any](m *mux, procedure string, f func(*Q, grpc.ServerStreamingServer[R]) error) {
