@@ -48,9 +48,7 @@ func (o *options) sources(ctx context.Context) (sources []source, missing []stri
 		case one.Registered.Api == "":
 			missing = append(missing, one.Name+" has no API over TCP: give it `api` in its config (docs/api.md)")
 		default:
-			at := o.m
-			at.RunDir, at.Remote.Server = "", one.Registered.Api
-			sources = append(sources, source{one.Name, at})
+			sources = append(sources, source{one.Name, o.m.At(one.Registered.Api)})
 		}
 	}
 	return sources, missing, nil

@@ -75,9 +75,7 @@ func restartFleet(ctx context.Context, m machine.Machine, out io.Writer) error {
 		return err
 	}
 	for i, one := range fleet.Machines {
-		at := m
-		at.RunDir, at.Remote.Server = "", one.Registered.Api
-		if err := restartMachine(ctx, at, one.Name, out); err != nil {
+		if err := restartMachine(ctx, m.At(one.Registered.Api), one.Name, out); err != nil {
 			rest := "no machine is left after it"
 			if names := namesOf(fleet.Machines[i+1:]); len(names) > 0 {
 				rest = "not restarted: " + strings.Join(names, ", ")

@@ -46,6 +46,12 @@ type Machine struct {
 	kept map[string]*grpc.ClientConn
 }
 
+// At is another machine, reached with the same certificate.
+func (m Machine) At(server string) Machine {
+	m.RunDir, m.Remote.Server = "", server
+	return m
+}
+
 // Door is how one reaches a process, to look or to change something.
 type Door struct {
 	process, unit, program string
