@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc"
 
@@ -15,6 +14,9 @@ import (
 	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
+
+// Of a list in a note.
+const namesShown = 5
 
 // notesOnChecks say which way they go by default.
 func notesOnChecks(c *config.Config) (notes []string) {
@@ -26,11 +28,11 @@ func notesOnChecks(c *config.Config) (notes []string) {
 		}
 		if len(direct) > 0 {
 			notes = append(notes, fmt.Sprintf("health check %s goes to the backends' own addresses for %s: no VIP of theirs is an address of a family that machine.addresses has",
-				check, someOf(direct)))
+				check, config.Enumerate(direct, namesShown)))
 		}
 	}
 	if len(throughTunnel) > 0 {
-		notes = append(notes, fmt.Sprintf("health checks through the tunnel to the VIPs, as clients' packets go: %s (`via: direct`: to the backends' own addresses)", someOf(throughTunnel)))
+		notes = append(notes, fmt.Sprintf("health checks through the tunnel to the VIPs, as clients' packets go: %s (`via: direct`: to the backends' own addresses)", config.Enumerate(throughTunnel, namesShown)))
 	}
 	return notes
 }
@@ -42,15 +44,6 @@ func autoChecks(c *config.Config) (names []string) {
 		}
 	}
 	return names
-}
-
-func someOf(names []string) string {
-	const shownMax = 5
-	shown := strings.Join(names[:min(len(names), shownMax)], ", ")
-	if len(names) > shownMax {
-		shown += fmt.Sprintf(" and %d more", len(names)-shownMax)
-	}
-	return shown
 }
 
 // notesOnOtherWays name the checks that the controller sends to the backends' own addresses,

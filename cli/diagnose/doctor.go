@@ -686,13 +686,7 @@ func (a *alike) add(name, reason string) {
 }
 
 // few of the names, and how many there are beyond.
-func few(names []string) string {
-	const shown = 3
-	if more := len(names) - shown; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), more)
-	}
-	return strings.Join(names, ", ")
-}
+func few(names []string) string { return config.Enumerate(names, 3) }
 
 // subject of a sentence about those with the reason.
 func (a *alike) subject(reason string) string {

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/guideway/guideway/controller/config"
@@ -422,12 +421,7 @@ func (s *State) noPeerKnown() string {
 // Of a list that people read.
 const namesMax = 3
 
-func enumerate(items []string) string {
-	if more := len(items) - namesMax; more > 0 {
-		return strings.Join(items[:namesMax], ", ") + fmt.Sprintf(" and %d more", more)
-	}
-	return strings.Join(items, ", ")
-}
+func enumerate(items []string) string { return config.Enumerate(items, namesMax) }
 
 func listed(what string, names []string) string {
 	return verb(names, what, what+"s") + " " + enumerate(names)

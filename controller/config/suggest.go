@@ -46,11 +46,15 @@ func listed(known []string) string {
 	known = slices.Clone(known)
 	slices.Sort(known)
 	known = slices.Compact(known)
-	text := "there is " + strings.Join(known[:min(len(known), namesShown)], ", ")
-	if more := len(known) - namesShown; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
+	return "there is " + Enumerate(known, namesShown)
+}
+
+// Enumerate the first of some names for people, and how many there are beyond.
+func Enumerate(names []string, shown int) string {
+	if more := len(names) - shown; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), more)
 	}
-	return text
+	return strings.Join(names, ", ")
 }
 
 const namesShown = 12

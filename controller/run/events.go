@@ -77,11 +77,7 @@ func foundBackends(all int, down []string) string {
 		return fmt.Sprintf("none of %d is down", all)
 	}
 	slices.Sort(down)
-	text := fmt.Sprintf("%d of %d are down: %s", len(down), all, strings.Join(down[:min(len(down), namesMax)], ", "))
-	if more := len(down) - namesMax; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return fmt.Sprintf("%d of %d are down: %s", len(down), all, config.Enumerate(down, namesMax))
 }
 
 // This process, as events name it.
