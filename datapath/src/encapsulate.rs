@@ -24,7 +24,6 @@ use wire::{
 
 use crate::flow_hash::FlowHash;
 use crate::next_hop::NextHop;
-use crate::not_cached::NotCached;
 use crate::recursion_limit::RecursionLimit;
 use crate::verdict::DeviceIndex;
 
@@ -236,25 +235,23 @@ impl HeaderTemplate {
         }
     }
 
+    /// A checksum over each packet is to be computed, which the kernel flow cache does not.
+    pub(crate) fn has_udp_checksum(&self) -> bool {
+        self.udp == UdpHeader::Checksum
+    }
+
     /// The same for the kernel flow cache.
-    ///
-    /// # Errors
-    /// Why its program cannot fill these headers.
-    pub(crate) fn for_kernel(&self) -> Result<KernelTemplate, NotCached> {
-        if self.udp == UdpHeader::Checksum {
-            return Err(NotCached::Udp6Checksum);
-        }
-        Ok(KernelTemplate {
+    pub(crate) fn for_kernel(&self) -> KernelTemplate {
+        KernelTemplate {
             sum: self.sum as u16,
             source_host_mask: self.source_host_mask,
             inside_bytes_max: self.inside_bytes_max(),
-            device: self.device,
             class_mask: self.class_mask,
             class_bits: self.class_bits,
             shape: self.shape.0,
             has_udp: self.udp != UdpHeader::None,
             front: self.front,
-        })
+        }
     }
 
     /// The longest packet that is reported to fit: with its headers and the longest
@@ -273,7 +270,6 @@ pub(crate) struct KernelTemplate {
     pub(crate) source_host_mask: u32,
     /// The longest inner packet, in bytes.
     pub(crate) inside_bytes_max: u16,
-    pub(crate) device: DeviceIndex,
     pub(crate) class_mask: u8,
     pub(crate) class_bits: u8,
     /// As [`Shape`] has it.

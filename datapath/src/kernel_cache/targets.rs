@@ -16,6 +16,7 @@
 //! within 40 ([`super::entries`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +27,7 @@ use super::limits::IDLE_TIMEOUT_MS_MIN;
 use super::services::{ServiceEntry, Services};
 use super::target_fields::{TARGET_WORDS, TargetFields, fields_of, with_egress};
 use crate::egress::Egress;
+use crate::encapsulate::HeaderTemplate;
 use crate::not_cached::{NotCached, NotCachedCounts};
 use crate::verdict::DeviceIndex;
 
@@ -132,6 +134,9 @@ pub struct KernelTargets {
     /// By match: where its members begin.
     first: Box<[u32]>,
     targets: Box<[Result<TargetRef, NotCached>]>,
+    /// All that there are, with the index of the match and the member of each; one may be
+    /// several members'. Of millions of members a few thousand may have one.
+    pub used: Box<[(u32, u16, TargetRef)]>,
     /// The stateless services whose buckets the kernel knows: to be its map.
     pub services: Box<[ServiceEntry]>,
     /// By service and reason: its backends whose packets are not the kernel's. Of several
@@ -158,26 +163,19 @@ impl KernelTargets {
         let first = *self.first.get(matched as usize)? as usize;
         self.targets.get(first + usize::from(member)).copied()
     }
-
-    /// All of them, with the match and the member of each; one may be several members'.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, u16, TargetRef)> {
-        let ends = self.first.iter().skip(1).map(|first| *first as usize);
-        let ranges = self.first.iter().zip(ends.chain([self.targets.len()]));
-        ranges.enumerate().flat_map(|(matched, (first, end))| {
-            let members = (0..).zip(&self.targets[*first as usize..end]);
-            members.filter_map(move |(member, target)| Some((matched, member, (*target).ok()?)))
-        })
-    }
 }
-
-/// A packet's match and its backend: what a target is about.
-type TargetKey = (u32, ServiceId, BackendId);
 
 /// What packets are sent by, and the device that they leave by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Headers {
     fields: TargetFields,
     device: DeviceIndex,
+}
+
+impl Headers {
+    fn of(template: &HeaderTemplate) -> Headers {
+        Headers { fields: fields_of(&template.for_kernel()), device: template.device }
+    }
 }
 
 /// Keeps targets as plans and next hops are.
@@ -188,8 +186,9 @@ pub struct TargetWriter<'m> {
     /// By number: the generation that was given out last.
     generations: Box<[u16]>,
     free: VecDeque<u32>,
-    used: HashMap<TargetKey, (TargetRef, Headers)>,
-    /// What the targets' matches belong to.
+    /// By match, of which there are many and most may have no target: by backend.
+    used: Vec<HashMap<BackendId, (TargetRef, Headers)>>,
+    /// What the matches belong to.
     matching: Option<Matching>,
     services: Services,
     /// Of the latest plan and next hops: see [`KernelTargets`].
@@ -201,16 +200,17 @@ pub struct TargetWriter<'m> {
 #[derive(Debug, PartialEq)]
 struct Matching {
     prefix_groups: Vec<proto::PrefixGroup>,
-    services: Vec<(String, Vec<proto::Vip>, Vec<proto::JoinPort>, i32)>,
+    services: Vec<(ServiceId, Vec<proto::Vip>, Vec<proto::JoinPort>, i32)>,
 }
 
 impl Matching {
     fn of(plan: &Plan) -> Matching {
         let message = &plan.message;
-        let services = message.services.iter().map(|service| {
-            let proto::Service { name, vips, join_ports, mode, .. } = service;
-            (name.clone(), vips.clone(), join_ports.clone(), *mode)
-        });
+        let services =
+            plan.services().zip(&message.services).map(|(Service { id, .. }, service)| {
+                let proto::Service { vips, join_ports, mode, .. } = service;
+                (*id, vips.clone(), join_ports.clone(), *mode)
+            });
         let prefix_groups = message.prefix_groups.clone();
         Matching { prefix_groups, services: services.collect() }
     }
@@ -229,7 +229,7 @@ impl<'m> TargetWriter<'m> {
             memories,
             generations: vec![0; count].into(),
             free: (0..count as u32).collect(),
-            used: HashMap::new(),
+            used: Vec::new(),
             matching: None,
             services: Services::default(),
             has_changes: false,
@@ -241,28 +241,20 @@ impl<'m> TargetWriter<'m> {
     /// the result is published: until then workers that enter flows by the former one
     /// name targets that are the same or not valid.
     pub fn follow(&mut self, plan: &Plan, egress: &Egress) -> Arc<KernelTargets> {
-        let matching = Matching::of(plan);
-        let is_same = self.matching.as_ref() == Some(&matching);
         let room = self.memories.iter().map(|memory| memory.service_buckets.len()).min();
         self.services.place(plan, room.unwrap_or_default());
-        let desired = self.desired(plan, egress);
-        let retired: Vec<TargetKey> = {
-            let stays = |key: &TargetKey| is_same && desired.contains(key);
-            self.used.keys().filter(|key| !stays(key)).copied().collect()
-        };
-        retired.iter().for_each(|key| self.retire(key));
-        self.has_changes = !retired.is_empty();
-        self.matching = Some(matching);
+        self.has_changes = self.retire_others(plan, egress);
         let mut first = Vec::with_capacity(plan.matches.len());
-        let (mut targets, mut not_cached) = (Vec::new(), NotCachedCounts::default());
+        let (mut targets, mut used) = (Vec::new(), Vec::new());
+        let mut not_cached = NotCachedCounts::default();
         for entry in &plan.matches {
             first.push(targets.len() as u32);
             let mut reasons = Vec::new();
-            for member in plan.group_of(&entry.matched).members() {
-                let headers = self.headers_for(plan, egress, entry, member);
-                let key = key_of(entry, member);
-                let target = headers.and_then(|headers| self.target(key, &headers));
-                let is_partial = headers.is_ok_and(|headers| !self.is_sent_from_all(&headers));
+            for (index, member) in (0..).zip(plan.group_of(&entry.matched).members()) {
+                let template = self.template_for(plan, egress, entry, member);
+                let target = template.and_then(|template| self.target(entry, member, template));
+                let is_partial = template.is_ok_and(|template| !self.is_sent_from_all(template));
+                used.extend(target.map(|target| (entry.matched.matched, index, target)));
                 reasons.extend(target.err().or(is_partial.then_some(NotCached::Egress)));
                 targets.push(target);
             }
@@ -273,6 +265,7 @@ impl<'m> TargetWriter<'m> {
         let mut targets = KernelTargets {
             first: first.into(),
             targets: targets.into(),
+            used: used.into(),
             services: self.services.entries(),
             not_cached: not_cached.into_list(),
             refused_full,
@@ -287,14 +280,47 @@ impl<'m> TargetWriter<'m> {
         Arc::new(targets)
     }
 
+    /// Retires the targets that a plan and its next hops no longer have, so that their numbers
+    /// are free for those that they have anew; true if there are any.
+    fn retire_others(&mut self, plan: &Plan, egress: &Egress) -> bool {
+        let matching = Matching::of(plan);
+        let is_same = self.matching.as_ref() == Some(&matching);
+        self.matching = Some(matching);
+        let mut all = mem::take(&mut self.used);
+        let free_before = self.free.len();
+        for (matched, used) in all.iter_mut().enumerate().filter(|(_, used)| !used.is_empty()) {
+            let stay = if is_same { self.cached(plan, egress, matched) } else { HashSet::new() };
+            let gone = used.extract_if(|backend, _| !stay.contains(backend));
+            gone.for_each(|(_, (target, _))| self.retire(target));
+        }
+        all.resize_with(plan.matches.len(), HashMap::new);
+        self.used = all;
+        self.free.len() > free_before
+    }
+
+    /// The backends of a match that the kernel may send to.
+    fn cached(&self, plan: &Plan, egress: &Egress, matched: usize) -> HashSet<BackendId> {
+        let entry = &plan.matches[matched];
+        let members = plan.group_of(&entry.matched).members().iter();
+        let is_cached = |member: &&Member| self.template_for(plan, egress, entry, member).is_ok();
+        let cached = members.filter(is_cached);
+        cached.map(|member| member.backend).collect()
+    }
+
     /// The target with these headers.
-    fn target(&mut self, key: TargetKey, headers: &Headers) -> Result<TargetRef, NotCached> {
-        if let Some((target, current)) = self.used.get_mut(&key) {
-            let target = *target;
-            if current != headers {
+    fn target(
+        &mut self,
+        Match { matched, .. }: &Match,
+        member: &Member,
+        template: &HeaderTemplate,
+    ) -> Result<TargetRef, NotCached> {
+        let used = &mut self.used[matched.matched as usize];
+        if let Some((target, current)) = used.get_mut(&member.backend) {
+            let (target, headers) = (*target, Headers::of(template));
+            if *current != headers {
                 self.has_changes = true;
-                *current = *headers;
-                self.write(target, headers);
+                *current = headers;
+                self.write(target, &headers);
             }
             return Ok(target);
         }
@@ -302,8 +328,9 @@ impl<'m> TargetWriter<'m> {
         let generation = &mut self.generations[number as usize];
         *generation = *generation % GENERATION_MASK as u16 + 1;
         let target = TargetRef::new(number, (*generation).into());
-        self.write(target, headers);
-        self.used.insert(key, (target, *headers));
+        let headers = Headers::of(template);
+        used.insert(member.backend, (target, headers));
+        self.write(target, &headers);
         Ok(target)
     }
 
@@ -320,34 +347,21 @@ impl<'m> TargetWriter<'m> {
         }
     }
 
-    fn retire(&mut self, key: &TargetKey) {
-        let Some((target, _)) = self.used.remove(key) else { return };
+    fn retire(&mut self, target: TargetRef) {
         for memory in &self.memories {
             invalidate(&memory.targets.all[target.number()]);
         }
         self.free.push_back(target.number() as u32);
     }
 
-    /// All targets that a plan and its next hops have.
-    fn desired(&self, plan: &Plan, egress: &Egress) -> HashSet<TargetKey> {
-        let members = plan.matches.iter().flat_map(|entry| {
-            let members = plan.group_of(&entry.matched).members();
-            members.iter().map(move |member| (entry, member))
-        });
-        let is_cached = |(entry, member): &(&Match, &Member)| {
-            self.headers_for(plan, egress, entry, member).is_ok()
-        };
-        members.filter(is_cached).map(|(entry, member)| key_of(entry, member)).collect()
-    }
-
     /// What a filter sends a match's packets to a member by: one of them at least.
-    fn headers_for(
+    fn template_for<'e>(
         &self,
         plan: &Plan,
-        egress: &Egress,
+        egress: &'e Egress,
         Match { matched, family, .. }: &Match,
         member: &Member,
-    ) -> Result<Headers, NotCached> {
+    ) -> Result<&'e HeaderTemplate, NotCached> {
         if member.admission == Admission::Nothing {
             return Err(NotCached::NoTraffic);
         }
@@ -356,20 +370,18 @@ impl<'m> TargetWriter<'m> {
             _ => self.services.has(matched)?,
         }
         let template = egress.only_template(matched.profile, *family, member.backend)?;
-        let template = template.for_kernel()?;
+        if template.has_udp_checksum() {
+            return Err(NotCached::Udp6Checksum);
+        }
         if self.memories.iter().all(|memory| memory.egress(template.device).is_none()) {
             return Err(NotCached::Egress);
         }
-        Ok(Headers { fields: fields_of(&template), device: template.device })
+        Ok(template)
     }
 
-    fn is_sent_from_all(&self, headers: &Headers) -> bool {
-        self.memories.iter().all(|memory| memory.egress(headers.device).is_some())
+    fn is_sent_from_all(&self, template: &HeaderTemplate) -> bool {
+        self.memories.iter().all(|memory| memory.egress(template.device).is_some())
     }
-}
-
-fn key_of(Match { matched, .. }: &Match, member: &Member) -> TargetKey {
-    (matched.matched, matched.service, member.backend)
 }
 
 fn refuse_service(service: &Service) -> Result<(), NotCached> {

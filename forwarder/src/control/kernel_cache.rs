@@ -366,13 +366,14 @@ impl Counted {
     fn collect(&mut self, caches: &KernelCaches) {
         let Some(view) = &self.view else { return };
         let Some(counters) = &view.kernel_counters else { return };
-        for (matched, member, target) in view.kernel_targets.iter() {
+        for (matched, member, target) in &view.kernel_targets.used {
             let counted = &mut self.by_target[target.number()];
             let latest = caches.iter().map(|cache| cache.memory.traffic_of(target.number()));
             let latest = latest.fold([0; 2], |sum, more| [0, 1].map(|word| sum[word] + more[word]));
             let [packets, bytes] = [latest[0] - counted[0], latest[1] - counted[1]];
             *counted = latest;
-            counters.count_all(&view.plan.matches[matched].matched, member, packets, bytes);
+            let matched = &view.plan.matches[*matched as usize].matched;
+            counters.count_all(matched, *member, packets, bytes);
             self.packets += packets;
         }
     }

@@ -391,7 +391,7 @@ impl Forwarding {
             packets: traffic.collect(),
             entries: caches.map(CacheCounters::held).sum(),
             entries_max: traffic.entries_max(),
-            targets: targets.iter().count() as u64,
+            targets: targets.used.len() as u64,
             targets_max: TARGETS_MAX as u64,
             targets_refused: targets.refused_full,
             not_cached: not_cached(&self.view),

@@ -153,6 +153,18 @@ fn what_a_plan_no_longer_has_is_not_valid_and_its_number_has_another_generation(
 }
 
 #[test]
+fn a_backend_that_comes_has_the_number_of_one_that_goes() {
+    let mut writer = writer(1);
+    let gone = writer.follow(message(1), 0xfe, 1).of(0, 0).unwrap();
+    let mut message = message(1);
+    message["backends"][0]["name"] = "other".into();
+    message["groups"][0]["members"][0]["backend"] = "other".into();
+    let target = writer.follow(message, 0xfe, 1).of(0, 0).unwrap();
+    assert_eq!((target.number(), target.generation()), (gone.number(), gone.generation() + 1));
+    assert!(writer.is_valid(target) && !writer.is_valid(gone));
+}
+
+#[test]
 fn another_set_of_vips_leaves_no_target_valid() {
     let mut writer = writer(8);
     let before = writer.follow(message(2), 0xfe, 1);
