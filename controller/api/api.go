@@ -17,6 +17,7 @@ import (
 
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/events"
+	"github.com/guideway/guideway/controller/rates"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -51,6 +52,8 @@ type Host interface {
 	Restart(context.Context) (*controllerv1.RestartResponse, error)
 	// Events of this machine.
 	Events() *events.Log
+	// Rates of this machine.
+	Rates() *rates.Rates
 	// ObjectsOf a service says which events are about it; ErrUnknownService if it is not this
 	// machine's.
 	ObjectsOf(ctx context.Context, service string) (func(events.Object) bool, error)

@@ -25,6 +25,7 @@ import (
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/events"
+	"github.com/guideway/guideway/controller/rates"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -41,6 +42,7 @@ type host struct {
 	// Of the tests that call it.
 	forwarder forwarderv1.ForwarderClient
 	events    *events.Log
+	rates     *rates.Rates
 	runDir    string
 }
 
@@ -107,6 +109,8 @@ func (h *host) PutBack(_ context.Context, reason error) error {
 	return Unmetf("%w; put back", reason)
 }
 func (h *host) Events() *events.Log { return h.events }
+
+func (h *host) Rates() *rates.Rates { return h.rates }
 func (h *host) ObjectsOf(_ context.Context, service string) (func(events.Object) bool, error) {
 	if service != "web" {
 		return nil, ErrUnknownService

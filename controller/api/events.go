@@ -15,13 +15,6 @@ import (
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
-const (
-	// Streams of events at a time. Each copies the log when it begins, some 2 MiB.
-	watchersMax = 32
-	// Of one user, who cannot keep others out.
-	watchersOfUserMax = 8
-)
-
 func (s *service) WatchEvents(r *controllerv1.WatchEventsRequest, stream grpc.ServerStreamingServer[controllerv1.WatchEventsResponse]) error {
 	ctx := stream.Context()
 	filter := events.Filter{After: r.After, Follow: r.Follow}
@@ -79,28 +72,6 @@ func checkTime(t *timestamppb.Timestamp) error {
 		return nil
 	}
 	return t.CheckValid()
-}
-
-// watch takes a place for a stream of events; the returned function gives it back.
-func (l *limiter) watch(user string) (func(), error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.watchers[user] >= watchersOfUserMax:
-		return nil, status.Errorf(codes.ResourceExhausted, "%s reads events %d times at the same time already, the limit for one user", user, watchersOfUserMax)
-	case l.watching >= watchersMax:
-		return nil, status.Errorf(codes.ResourceExhausted, "%d clients read events already, the limit: try again", watchersMax)
-	}
-	l.watching++
-	l.watchers[user]++
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.watching--
-		if l.watchers[user]--; l.watchers[user] == 0 {
-			delete(l.watchers, user)
-		}
-	}, nil
 }
 
 // DescribeEvent as the API has it.

@@ -49,6 +49,11 @@ const (
 	receiveBytesMax = 256 << 10
 	// A stream ends by then.
 	streamMax = 10 * time.Minute
+	// Streams of events and rates at a time. One of events copies the log when it begins, some
+	// 2 MiB.
+	watchersMax = 32
+	// Of one user, who cannot keep others out.
+	watchersOfUserMax = 8
 	// What a state becomes as JSON, and the message beside it.
 	jsonInflation = 4
 )
@@ -61,7 +66,7 @@ type limiter struct {
 
 	mu    sync.Mutex
 	bytes int // of answers not yet taken
-	// Streams of events, all and by user.
+	// Streams of events and rates, all and by user.
 	watching int
 	watchers map[string]int
 }
@@ -130,6 +135,28 @@ func takePlace(ctx context.Context, places chan struct{}) (func(), error) {
 	case <-ctx.Done():
 		return nil, status.Error(codes.ResourceExhausted, "too many clients ask at the same time: try again")
 	}
+}
+
+// watch takes a place for a stream of events or rates; the returned function gives it back.
+func (l *limiter) watch(user string) (func(), error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.watchers[user] >= watchersOfUserMax:
+		return nil, status.Errorf(codes.ResourceExhausted, "%s watches %d times at the same time already, the limit for one user", user, watchersOfUserMax)
+	case l.watching >= watchersMax:
+		return nil, status.Errorf(codes.ResourceExhausted, "%d clients watch already, the limit: try again", watchersMax)
+	}
+	l.watching++
+	l.watchers[user]++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.watching--
+		if l.watchers[user]--; l.watchers[user] == 0 {
+			delete(l.watchers, user)
+		}
+	}, nil
 }
 
 // count what the clients of a listener have not taken.

@@ -43,6 +43,7 @@ var rules = map[string]rule{
 	controllerv1.Controller_GetConnections_FullMethodName:   {needs: View},
 	controllerv1.Controller_GetDropSamples_FullMethodName:   {needs: View},
 	controllerv1.Controller_WatchEvents_FullMethodName:      {needs: View},
+	controllerv1.Controller_WatchRates_FullMethodName:       {needs: View},
 	// A config may say more than all who look should know.
 	controllerv1.Controller_GetConfig_FullMethodName:     {needs: Operate},
 	controllerv1.Controller_PlanConfig_FullMethodName:    {needs: Operate},

@@ -161,6 +161,7 @@ func newMux(s *service, answers *health.Server, options ...connect.HandlerOption
 	unary(m, controllerv1.Controller_GetConnections_FullMethodName, s.GetConnections)
 	unary(m, controllerv1.Controller_GetDropSamples_FullMethodName, s.GetDropSamples)
 	sends(m, controllerv1.Controller_WatchEvents_FullMethodName, s.WatchEvents)
+	sends(m, controllerv1.Controller_WatchRates_FullMethodName, s.WatchRates)
 
 	unary(m, healthv1.Health_Check_FullMethodName, answers.Check)
 	unary(m, healthv1.Health_List_FullMethodName, answers.List)

@@ -33,6 +33,7 @@ import (
 	"github.com/guideway/guideway/controller/hooks"
 	"github.com/guideway/guideway/controller/metrics"
 	"github.com/guideway/guideway/controller/notify"
+	"github.com/guideway/guideway/controller/rates"
 	"github.com/guideway/guideway/controller/sinks/agents"
 	"github.com/guideway/guideway/controller/sinks/fleet"
 	"github.com/guideway/guideway/controller/sinks/forwarder"
@@ -91,6 +92,7 @@ type Controller struct {
 	// As they were read last.
 	machines machinesSeen
 	audit    *api.Audit
+	rates    *rates.Rates
 	// What changed here; and what the controller before this one said of itself last.
 	told   *events.Log
 	former events.Record
@@ -176,7 +178,7 @@ func Run(ctx context.Context, options Options) error {
 // begin everything that runs beside the loop, until work ends.
 func (c *Controller) begin() {
 	work := c.work
-	for _, run := range append(c.configs.Tasks(), c.hooks.Run, c.remote.Run, c.forwarder.Run, c.routes.Run, c.exchange.Run) {
+	for _, run := range append(c.configs.Tasks(), c.hooks.Run, c.remote.Run, c.forwarder.Run, c.routes.Run, c.exchange.Run, c.rates.Run) {
 		c.tasks.Go(func() { run(work) })
 	}
 	c.tasks.Go(func() { health.Watch(work, c.options.RunDir, c.heardOfHealth) })
@@ -240,6 +242,7 @@ func start(options Options) (c *Controller, err error) {
 	if err != nil {
 		return c, err
 	}
+	c.rates = rates.New(rates.Source{Counters: c.forwarderCounters, Status: c.forwarderStatus})
 	c.remote = api.NewRemote(api.Settings{Host: c, Audit: c.audit}, c.log)
 	c.agents = agents.New(c.log, c.agentState)
 	c.exchange = peers.New(c.log, c.Register, c.takeDrainChanges)

@@ -18,6 +18,7 @@ import (
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/events"
+	"github.com/guideway/guideway/controller/rates"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
@@ -172,6 +173,9 @@ func (c *Controller) RecordedConfig(ctx context.Context, number uint64) (*contro
 	return c.configs.Get(ctx, number)
 }
 
+// Rates of this machine.
+func (c *Controller) Rates() *rates.Rates { return c.rates }
+
 // Brain is for its goroutine, for which configs asks.
 func (c *Controller) Brain() *brain.State { return c.brain }
 
@@ -191,8 +195,18 @@ func (c *Controller) forwarderMetrics(ctx context.Context) (string, error) {
 
 func (c *Controller) forwarderCounters(ctx context.Context) (*forwarderv1.GetCountersResponse, error) {
 	counters, err := c.forwarder.Client().GetCounters(ctx, &forwarderv1.GetCountersRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("the forwarder at %s: %s", forwarderSocket(c.options.RunDir), status.Convert(err).Message())
+	return counters, c.ofForwarder(err)
+}
+
+func (c *Controller) forwarderStatus(ctx context.Context) (*forwarderv1.GetStatusResponse, error) {
+	status, err := c.forwarder.Client().GetStatus(ctx, &forwarderv1.GetStatusRequest{})
+	return status, c.ofForwarder(err)
+}
+
+// ofForwarder says who did not answer.
+func (c *Controller) ofForwarder(err error) error {
+	if err == nil {
+		return nil
 	}
-	return counters, nil
+	return fmt.Errorf("the forwarder at %s: %s", forwarderSocket(c.options.RunDir), status.Convert(err).Message())
 }

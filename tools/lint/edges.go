@@ -170,6 +170,8 @@ var goEdgeRules = map[string][]string{
 	"controller/hooks": {"controller/config", "controller/events", "controller/outside"},
 	// What changed here: told by whoever decides it, and kept.
 	"controller/events": {"controller/outside"},
+	// What is forwarded per second: read once for all who watch.
+	"controller/rates": {"proto"},
 	// What outlives a restart, and who writes it.
 	"controller/store":           {"controller/buckets", "controller/config", "controller/sinks/fleet", "controller/statedir"},
 	"controller/sinks/agents":    append([]string{"controller/sinks/session"}, sinkMayKnow...),
@@ -184,7 +186,7 @@ var goEdgeRules = map[string][]string{
 	"controller/rundir":          {},
 	"controller/statedir":        {},
 	"controller/buckets":         {"proto"},
-	"controller/api":             append([]string{"controller/events", "controller/rundir"}, sinkMayKnow...),
+	"controller/api":             append([]string{"controller/events", "controller/rates", "controller/rundir"}, sinkMayKnow...),
 	"controller/web":             sinkMayKnow,
 	"controller/metrics":         append([]string{"controller/sinks/fleet", "controller/sinks/session"}, sinkMayKnow...),
 	"controller/outside":         {"proto"},

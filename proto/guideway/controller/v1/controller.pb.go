@@ -4843,6 +4843,445 @@ func (x *Event) GetLast() *timestamppb.Timestamp {
 	return nil
 }
 
+type WatchRatesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of services and of backends those that are first, at most so many: 1 to 1,000;
+	// 0: 100.
+	Limit uint32 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	// By packets, bytes or new_connections; empty: by packets.
+	Sort string `protobuf:"bytes,2,opt,name=sort,proto3" json:"sort,omitempty"`
+	// Only services with this in their names, and backends with it in theirs or in their
+	// service's; empty: all.
+	Filter        string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRatesRequest) Reset() {
+	*x = WatchRatesRequest{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRatesRequest) ProtoMessage() {}
+
+func (x *WatchRatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRatesRequest.ProtoReflect.Descriptor instead.
+func (*WatchRatesRequest) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *WatchRatesRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *WatchRatesRequest) GetSort() string {
+	if x != nil {
+		return x.Sort
+	}
+	return ""
+}
+
+func (x *WatchRatesRequest) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
+}
+
+// What happened per second between two readings of the counters.
+type Rates struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the second reading, and how long after the first it was.
+	Time    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	Seconds float64                `protobuf:"fixed64,2,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	// Not empty: why nothing is known of this time; then there is nothing else.
+	Problem string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Packets: received = sent + passed + replied + redirected + dropped, but for those under
+	// way.
+	Received   float64 `protobuf:"fixed64,4,opt,name=received,proto3" json:"received,omitempty"`
+	Sent       float64 `protobuf:"fixed64,5,opt,name=sent,proto3" json:"sent,omitempty"`
+	Passed     float64 `protobuf:"fixed64,6,opt,name=passed,proto3" json:"passed,omitempty"`
+	Replied    float64 `protobuf:"fixed64,7,opt,name=replied,proto3" json:"replied,omitempty"`
+	Redirected float64 `protobuf:"fixed64,8,opt,name=redirected,proto3" json:"redirected,omitempty"`
+	// Of all services.
+	Bytes          float64 `protobuf:"fixed64,9,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	NewConnections float64 `protobuf:"fixed64,10,opt,name=new_connections,json=newConnections,proto3" json:"new_connections,omitempty"`
+	// That have packets or new connections, the busiest first.
+	Services []*Rate `protobuf:"bytes,11,rep,name=services,proto3" json:"services,omitempty"`
+	Backends []*Rate `protobuf:"bytes,12,rep,name=backends,proto3" json:"backends,omitempty"`
+	// How many have some, of which these may be the first.
+	ServicesBusy uint32 `protobuf:"varint,13,opt,name=services_busy,json=servicesBusy,proto3" json:"services_busy,omitempty"`
+	BackendsBusy uint32 `protobuf:"varint,14,opt,name=backends_busy,json=backendsBusy,proto3" json:"backends_busy,omitempty"`
+	// Reasons for which packets were dropped, the most frequent first.
+	Dropped []*DropRate `protobuf:"bytes,15,rep,name=dropped,proto3" json:"dropped,omitempty"`
+	// The threads that forward, in order of name.
+	Workers       []*WorkerLoad `protobuf:"bytes,16,rep,name=workers,proto3" json:"workers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rates) Reset() {
+	*x = Rates{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rates) ProtoMessage() {}
+
+func (x *Rates) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rates.ProtoReflect.Descriptor instead.
+func (*Rates) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *Rates) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Rates) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *Rates) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *Rates) GetReceived() float64 {
+	if x != nil {
+		return x.Received
+	}
+	return 0
+}
+
+func (x *Rates) GetSent() float64 {
+	if x != nil {
+		return x.Sent
+	}
+	return 0
+}
+
+func (x *Rates) GetPassed() float64 {
+	if x != nil {
+		return x.Passed
+	}
+	return 0
+}
+
+func (x *Rates) GetReplied() float64 {
+	if x != nil {
+		return x.Replied
+	}
+	return 0
+}
+
+func (x *Rates) GetRedirected() float64 {
+	if x != nil {
+		return x.Redirected
+	}
+	return 0
+}
+
+func (x *Rates) GetBytes() float64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Rates) GetNewConnections() float64 {
+	if x != nil {
+		return x.NewConnections
+	}
+	return 0
+}
+
+func (x *Rates) GetServices() []*Rate {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *Rates) GetBackends() []*Rate {
+	if x != nil {
+		return x.Backends
+	}
+	return nil
+}
+
+func (x *Rates) GetServicesBusy() uint32 {
+	if x != nil {
+		return x.ServicesBusy
+	}
+	return 0
+}
+
+func (x *Rates) GetBackendsBusy() uint32 {
+	if x != nil {
+		return x.BackendsBusy
+	}
+	return 0
+}
+
+func (x *Rates) GetDropped() []*DropRate {
+	if x != nil {
+		return x.Dropped
+	}
+	return nil
+}
+
+func (x *Rates) GetWorkers() []*WorkerLoad {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+type Rate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty for a backend: it is several services', which are counted together.
+	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// Empty: of a service.
+	Backend        string  `protobuf:"bytes,2,opt,name=backend,proto3" json:"backend,omitempty"`
+	Packets        float64 `protobuf:"fixed64,3,opt,name=packets,proto3" json:"packets,omitempty"`
+	Bytes          float64 `protobuf:"fixed64,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	NewConnections float64 `protobuf:"fixed64,5,opt,name=new_connections,json=newConnections,proto3" json:"new_connections,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Rate) Reset() {
+	*x = Rate{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rate) ProtoMessage() {}
+
+func (x *Rate) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rate.ProtoReflect.Descriptor instead.
+func (*Rate) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *Rate) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *Rate) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *Rate) GetPackets() float64 {
+	if x != nil {
+		return x.Packets
+	}
+	return 0
+}
+
+func (x *Rate) GetBytes() float64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Rate) GetNewConnections() float64 {
+	if x != nil {
+		return x.NewConnections
+	}
+	return 0
+}
+
+type DropRate struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Reason  string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Packets float64                `protobuf:"fixed64,2,opt,name=packets,proto3" json:"packets,omitempty"`
+	// One sentence each.
+	Meaning       string `protobuf:"bytes,3,opt,name=meaning,proto3" json:"meaning,omitempty"`
+	UsualCause    string `protobuf:"bytes,4,opt,name=usual_cause,json=usualCause,proto3" json:"usual_cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropRate) Reset() {
+	*x = DropRate{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropRate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropRate) ProtoMessage() {}
+
+func (x *DropRate) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropRate.ProtoReflect.Descriptor instead.
+func (*DropRate) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *DropRate) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DropRate) GetPackets() float64 {
+	if x != nil {
+		return x.Packets
+	}
+	return 0
+}
+
+func (x *DropRate) GetMeaning() string {
+	if x != nil {
+		return x.Meaning
+	}
+	return ""
+}
+
+func (x *DropRate) GetUsualCause() string {
+	if x != nil {
+		return x.UsualCause
+	}
+	return ""
+}
+
+type WorkerLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Share of the last second spent on frames, 0 to 1.
+	BusyRatio     float64 `protobuf:"fixed64,2,opt,name=busy_ratio,json=busyRatio,proto3" json:"busy_ratio,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerLoad) Reset() {
+	*x = WorkerLoad{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerLoad) ProtoMessage() {}
+
+func (x *WorkerLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerLoad.ProtoReflect.Descriptor instead.
+func (*WorkerLoad) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *WorkerLoad) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WorkerLoad) GetBusyRatio() float64 {
+	if x != nil {
+		return x.BusyRatio
+	}
+	return 0
+}
+
 type RestartRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -4851,7 +5290,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[59]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4863,7 +5302,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[59]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4876,7 +5315,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{59}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{64}
 }
 
 type RestartResponse struct {
@@ -4894,7 +5333,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[60]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4906,7 +5345,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[60]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4919,7 +5358,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{60}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *RestartResponse) GetForwarderVersionBefore() string {
@@ -5359,13 +5798,54 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x03who\x18\n" +
 	" \x01(\tR\x03who\x12\x14\n" +
 	"\x05count\x18\v \x01(\x04R\x05count\x12.\n" +
-	"\x04last\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x04last\"\x10\n" +
+	"\x04last\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x04last\"U\n" +
+	"\x11WatchRatesRequest\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\rR\x05limit\x12\x12\n" +
+	"\x04sort\x18\x02 \x01(\tR\x04sort\x12\x16\n" +
+	"\x06filter\x18\x03 \x01(\tR\x06filter\"\xe4\x04\n" +
+	"\x05Rates\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
+	"\aseconds\x18\x02 \x01(\x01R\aseconds\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\x12\x1a\n" +
+	"\breceived\x18\x04 \x01(\x01R\breceived\x12\x12\n" +
+	"\x04sent\x18\x05 \x01(\x01R\x04sent\x12\x16\n" +
+	"\x06passed\x18\x06 \x01(\x01R\x06passed\x12\x18\n" +
+	"\areplied\x18\a \x01(\x01R\areplied\x12\x1e\n" +
+	"\n" +
+	"redirected\x18\b \x01(\x01R\n" +
+	"redirected\x12\x14\n" +
+	"\x05bytes\x18\t \x01(\x01R\x05bytes\x12'\n" +
+	"\x0fnew_connections\x18\n" +
+	" \x01(\x01R\x0enewConnections\x128\n" +
+	"\bservices\x18\v \x03(\v2\x1c.guideway.controller.v1.RateR\bservices\x128\n" +
+	"\bbackends\x18\f \x03(\v2\x1c.guideway.controller.v1.RateR\bbackends\x12#\n" +
+	"\rservices_busy\x18\r \x01(\rR\fservicesBusy\x12#\n" +
+	"\rbackends_busy\x18\x0e \x01(\rR\fbackendsBusy\x12:\n" +
+	"\adropped\x18\x0f \x03(\v2 .guideway.controller.v1.DropRateR\adropped\x12<\n" +
+	"\aworkers\x18\x10 \x03(\v2\".guideway.controller.v1.WorkerLoadR\aworkers\"\x93\x01\n" +
+	"\x04Rate\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
+	"\abackend\x18\x02 \x01(\tR\abackend\x12\x18\n" +
+	"\apackets\x18\x03 \x01(\x01R\apackets\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x01R\x05bytes\x12'\n" +
+	"\x0fnew_connections\x18\x05 \x01(\x01R\x0enewConnections\"w\n" +
+	"\bDropRate\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
+	"\apackets\x18\x02 \x01(\x01R\apackets\x12\x18\n" +
+	"\ameaning\x18\x03 \x01(\tR\ameaning\x12\x1f\n" +
+	"\vusual_cause\x18\x04 \x01(\tR\n" +
+	"usualCause\"?\n" +
+	"\n" +
+	"WorkerLoad\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"busy_ratio\x18\x02 \x01(\x01R\tbusyRatio\"\x10\n" +
 	"\x0eRestartRequest\"\xad\x01\n" +
 	"\x0fRestartResponse\x128\n" +
 	"\x18forwarder_version_before\x18\x01 \x01(\tR\x16forwarderVersionBefore\x12+\n" +
 	"\x11forwarder_version\x18\x02 \x01(\tR\x10forwarderVersion\x12\x19\n" +
 	"\bpause_us\x18\x03 \x01(\x04R\apauseUs\x12\x18\n" +
-	"\aemptied\x18\x04 \x03(\tR\aemptied2\xcd\x0e\n" +
+	"\aemptied\x18\x04 \x03(\tR\aemptied2\xa7\x0f\n" +
 	"\n" +
 	"Controller\x12]\n" +
 	"\bGetState\x12'.guideway.controller.v1.GetStateRequest\x1a(.guideway.controller.v1.GetStateResponse\x12c\n" +
@@ -5384,7 +5864,9 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\fDrainService\x12+.guideway.controller.v1.DrainServiceRequest\x1a,.guideway.controller.v1.DrainServiceResponse\x12i\n" +
 	"\fDrainMachine\x12+.guideway.controller.v1.DrainMachineRequest\x1a,.guideway.controller.v1.DrainMachineResponse\x12]\n" +
 	"\bGetFleet\x12'.guideway.controller.v1.GetFleetRequest\x1a(.guideway.controller.v1.GetFleetResponse\x12h\n" +
-	"\vWatchEvents\x12*.guideway.controller.v1.WatchEventsRequest\x1a+.guideway.controller.v1.WatchEventsResponse0\x01\x12d\n" +
+	"\vWatchEvents\x12*.guideway.controller.v1.WatchEventsRequest\x1a+.guideway.controller.v1.WatchEventsResponse0\x01\x12X\n" +
+	"\n" +
+	"WatchRates\x12).guideway.controller.v1.WatchRatesRequest\x1a\x1d.guideway.controller.v1.Rates0\x01\x12d\n" +
 	"\vGetCounters\x12).guideway.forwarder.v1.GetCountersRequest\x1a*.guideway.forwarder.v1.GetCountersResponse\x12m\n" +
 	"\x0eGetConnections\x12,.guideway.forwarder.v1.GetConnectionsRequest\x1a-.guideway.forwarder.v1.GetConnectionsResponse\x12m\n" +
 	"\x0eGetDropSamples\x12,.guideway.forwarder.v1.GetDropSamplesRequest\x1a-.guideway.forwarder.v1.GetDropSamplesResponseBHZFgithub.com/guideway/guideway/proto/guideway/controller/v1;controllerv1b\x06proto3"
@@ -5401,7 +5883,7 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
@@ -5462,142 +5944,154 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*WatchEventsRequest)(nil),         // 56: guideway.controller.v1.WatchEventsRequest
 	(*WatchEventsResponse)(nil),        // 57: guideway.controller.v1.WatchEventsResponse
 	(*Event)(nil),                      // 58: guideway.controller.v1.Event
-	(*RestartRequest)(nil),             // 59: guideway.controller.v1.RestartRequest
-	(*RestartResponse)(nil),            // 60: guideway.controller.v1.RestartResponse
-	(*v1.VirtualRouter)(nil),           // 61: guideway.speaker.v1.VirtualRouter
-	(*v1.VrrpCounts)(nil),              // 62: guideway.speaker.v1.VrrpCounts
-	(*v1.VrrpProbe)(nil),               // 63: guideway.speaker.v1.VrrpProbe
-	(*timestamppb.Timestamp)(nil),      // 64: google.protobuf.Timestamp
-	(*v11.Canary)(nil),                 // 65: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 66: google.protobuf.Duration
-	(*v11.Machine)(nil),                // 67: guideway.fleet.v1.Machine
-	(*v12.GetCountersRequest)(nil),     // 68: guideway.forwarder.v1.GetCountersRequest
-	(*v12.GetConnectionsRequest)(nil),  // 69: guideway.forwarder.v1.GetConnectionsRequest
-	(*v12.GetDropSamplesRequest)(nil),  // 70: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v12.GetCountersResponse)(nil),    // 71: guideway.forwarder.v1.GetCountersResponse
-	(*v12.GetConnectionsResponse)(nil), // 72: guideway.forwarder.v1.GetConnectionsResponse
-	(*v12.GetDropSamplesResponse)(nil), // 73: guideway.forwarder.v1.GetDropSamplesResponse
+	(*WatchRatesRequest)(nil),          // 59: guideway.controller.v1.WatchRatesRequest
+	(*Rates)(nil),                      // 60: guideway.controller.v1.Rates
+	(*Rate)(nil),                       // 61: guideway.controller.v1.Rate
+	(*DropRate)(nil),                   // 62: guideway.controller.v1.DropRate
+	(*WorkerLoad)(nil),                 // 63: guideway.controller.v1.WorkerLoad
+	(*RestartRequest)(nil),             // 64: guideway.controller.v1.RestartRequest
+	(*RestartResponse)(nil),            // 65: guideway.controller.v1.RestartResponse
+	(*v1.VirtualRouter)(nil),           // 66: guideway.speaker.v1.VirtualRouter
+	(*v1.VrrpCounts)(nil),              // 67: guideway.speaker.v1.VrrpCounts
+	(*v1.VrrpProbe)(nil),               // 68: guideway.speaker.v1.VrrpProbe
+	(*timestamppb.Timestamp)(nil),      // 69: google.protobuf.Timestamp
+	(*v11.Canary)(nil),                 // 70: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 71: google.protobuf.Duration
+	(*v11.Machine)(nil),                // 72: guideway.fleet.v1.Machine
+	(*v12.GetCountersRequest)(nil),     // 73: guideway.forwarder.v1.GetCountersRequest
+	(*v12.GetConnectionsRequest)(nil),  // 74: guideway.forwarder.v1.GetConnectionsRequest
+	(*v12.GetDropSamplesRequest)(nil),  // 75: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v12.GetCountersResponse)(nil),    // 76: guideway.forwarder.v1.GetCountersResponse
+	(*v12.GetConnectionsResponse)(nil), // 77: guideway.forwarder.v1.GetConnectionsResponse
+	(*v12.GetDropSamplesResponse)(nil), // 78: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
-	4,  // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
-	6,  // 1: guideway.controller.v1.GetStateResponse.config:type_name -> guideway.controller.v1.Config
-	8,  // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
-	9,  // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
-	15, // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
-	20, // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
-	21, // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
-	22, // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
-	3,  // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
-	61, // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
-	62, // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
-	2,  // 11: guideway.controller.v1.GetStateResponse.member_sources:type_name -> guideway.controller.v1.MemberSource
-	63, // 12: guideway.controller.v1.GetStateResponse.vrrp_probes:type_name -> guideway.speaker.v1.VrrpProbe
-	64, // 13: guideway.controller.v1.MemberSource.last_success:type_name -> google.protobuf.Timestamp
-	64, // 14: guideway.controller.v1.MemberSource.problem_since:type_name -> google.protobuf.Timestamp
-	64, // 15: guideway.controller.v1.MemberSource.waiting_since:type_name -> google.protobuf.Timestamp
-	64, // 16: guideway.controller.v1.MemberSource.waiting_until:type_name -> google.protobuf.Timestamp
-	5,  // 17: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	64, // 18: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	64, // 19: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	64, // 20: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	64, // 21: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
-	7,  // 22: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	64, // 23: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	65, // 24: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	64, // 25: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
-	5,  // 26: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
-	10, // 27: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
-	66, // 28: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
-	13, // 29: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
-	14, // 30: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
-	11, // 31: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
-	12, // 32: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
-	64, // 33: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
-	64, // 34: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
-	64, // 35: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	15, // 36: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	18, // 37: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	66, // 38: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	66, // 39: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	64, // 40: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	19, // 41: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	66, // 42: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	64, // 43: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	64, // 44: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	64, // 45: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	64, // 46: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	64, // 47: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	66, // 48: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	66, // 49: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	31, // 50: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	37, // 51: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	39, // 52: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	42, // 53: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	36, // 54: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
-	34, // 55: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
-	35, // 56: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
-	38, // 57: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	40, // 58: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	41, // 59: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	41, // 60: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	31, // 61: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	45, // 62: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	31, // 63: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	45, // 64: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	50, // 65: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	64, // 66: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	50, // 67: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	31, // 68: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
-	55, // 69: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	64, // 70: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	65, // 71: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	67, // 72: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	64, // 73: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	64, // 74: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
-	58, // 75: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
-	64, // 76: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
-	64, // 77: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
-	0,  // 78: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	16, // 79: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	23, // 80: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	32, // 81: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	43, // 82: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
-	44, // 83: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	47, // 84: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	59, // 85: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	48, // 86: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	51, // 87: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	25, // 88: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	27, // 89: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	29, // 90: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	53, // 91: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	56, // 92: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
-	68, // 93: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	69, // 94: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	70, // 95: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,  // 96: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	17, // 97: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	24, // 98: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	33, // 99: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	46, // 100: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46, // 101: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46, // 102: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	60, // 103: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	49, // 104: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	52, // 105: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	26, // 106: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	28, // 107: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	30, // 108: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	54, // 109: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	57, // 110: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
-	71, // 111: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	72, // 112: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	73, // 113: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	96, // [96:114] is the sub-list for method output_type
-	78, // [78:96] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	4,   // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
+	6,   // 1: guideway.controller.v1.GetStateResponse.config:type_name -> guideway.controller.v1.Config
+	8,   // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
+	9,   // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
+	15,  // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
+	20,  // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
+	21,  // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
+	22,  // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
+	3,   // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
+	66,  // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
+	67,  // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
+	2,   // 11: guideway.controller.v1.GetStateResponse.member_sources:type_name -> guideway.controller.v1.MemberSource
+	68,  // 12: guideway.controller.v1.GetStateResponse.vrrp_probes:type_name -> guideway.speaker.v1.VrrpProbe
+	69,  // 13: guideway.controller.v1.MemberSource.last_success:type_name -> google.protobuf.Timestamp
+	69,  // 14: guideway.controller.v1.MemberSource.problem_since:type_name -> google.protobuf.Timestamp
+	69,  // 15: guideway.controller.v1.MemberSource.waiting_since:type_name -> google.protobuf.Timestamp
+	69,  // 16: guideway.controller.v1.MemberSource.waiting_until:type_name -> google.protobuf.Timestamp
+	5,   // 17: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
+	69,  // 18: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	69,  // 19: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	69,  // 20: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	69,  // 21: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	7,   // 22: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
+	69,  // 23: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	70,  // 24: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	69,  // 25: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	5,   // 26: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
+	10,  // 27: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
+	71,  // 28: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	13,  // 29: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
+	14,  // 30: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
+	11,  // 31: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
+	12,  // 32: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
+	69,  // 33: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	69,  // 34: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	69,  // 35: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	15,  // 36: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	18,  // 37: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	71,  // 38: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	71,  // 39: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	69,  // 40: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	19,  // 41: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	71,  // 42: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	69,  // 43: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	69,  // 44: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	69,  // 45: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	69,  // 46: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	69,  // 47: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	71,  // 48: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	71,  // 49: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	31,  // 50: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	37,  // 51: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	39,  // 52: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	42,  // 53: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	36,  // 54: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
+	34,  // 55: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
+	35,  // 56: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
+	38,  // 57: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	40,  // 58: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	41,  // 59: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	41,  // 60: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	31,  // 61: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	45,  // 62: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	31,  // 63: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	45,  // 64: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	50,  // 65: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	69,  // 66: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	50,  // 67: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	31,  // 68: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
+	55,  // 69: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	69,  // 70: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	70,  // 71: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	72,  // 72: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	69,  // 73: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	69,  // 74: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	58,  // 75: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
+	69,  // 76: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
+	69,  // 77: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
+	69,  // 78: guideway.controller.v1.Rates.time:type_name -> google.protobuf.Timestamp
+	61,  // 79: guideway.controller.v1.Rates.services:type_name -> guideway.controller.v1.Rate
+	61,  // 80: guideway.controller.v1.Rates.backends:type_name -> guideway.controller.v1.Rate
+	62,  // 81: guideway.controller.v1.Rates.dropped:type_name -> guideway.controller.v1.DropRate
+	63,  // 82: guideway.controller.v1.Rates.workers:type_name -> guideway.controller.v1.WorkerLoad
+	0,   // 83: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	16,  // 84: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	23,  // 85: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	32,  // 86: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	43,  // 87: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
+	44,  // 88: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	47,  // 89: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	64,  // 90: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	48,  // 91: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	51,  // 92: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	25,  // 93: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	27,  // 94: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	29,  // 95: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	53,  // 96: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	56,  // 97: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
+	59,  // 98: guideway.controller.v1.Controller.WatchRates:input_type -> guideway.controller.v1.WatchRatesRequest
+	73,  // 99: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	74,  // 100: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	75,  // 101: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,   // 102: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	17,  // 103: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	24,  // 104: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	33,  // 105: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	46,  // 106: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46,  // 107: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46,  // 108: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	65,  // 109: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	49,  // 110: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	52,  // 111: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	26,  // 112: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	28,  // 113: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	30,  // 114: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	54,  // 115: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	57,  // 116: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
+	60,  // 117: guideway.controller.v1.Controller.WatchRates:output_type -> guideway.controller.v1.Rates
+	76,  // 118: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	77,  // 119: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	78,  // 120: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	102, // [102:121] is the sub-list for method output_type
+	83,  // [83:102] is the sub-list for method input_type
+	83,  // [83:83] is the sub-list for extension type_name
+	83,  // [83:83] is the sub-list for extension extendee
+	0,   // [0:83] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -5613,7 +6107,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   61,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

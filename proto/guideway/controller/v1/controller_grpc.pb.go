@@ -37,6 +37,7 @@ const (
 	Controller_DrainMachine_FullMethodName     = "/guideway.controller.v1.Controller/DrainMachine"
 	Controller_GetFleet_FullMethodName         = "/guideway.controller.v1.Controller/GetFleet"
 	Controller_WatchEvents_FullMethodName      = "/guideway.controller.v1.Controller/WatchEvents"
+	Controller_WatchRates_FullMethodName       = "/guideway.controller.v1.Controller/WatchRates"
 	Controller_GetCounters_FullMethodName      = "/guideway.controller.v1.Controller/GetCounters"
 	Controller_GetConnections_FullMethodName   = "/guideway.controller.v1.Controller/GetConnections"
 	Controller_GetDropSamples_FullMethodName   = "/guideway.controller.v1.Controller/GetDropSamples"
@@ -110,6 +111,10 @@ type ControllerClient interface {
 	// minutes are over. NOT_FOUND: this machine does not have the service.
 	// RESOURCE_EXHAUSTED: too many clients read events.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
+	// What happens per second, each second anew, until the stream's ten minutes are over: one
+	// reading of the forwarder's counters serves all who watch. RESOURCE_EXHAUSTED: too many
+	// clients watch.
+	WatchRates(ctx context.Context, in *WatchRatesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Rates], error)
 	// What the forwarder answers, handed on. UNAVAILABLE: it does not answer.
 	GetCounters(ctx context.Context, in *v1.GetCountersRequest, opts ...grpc.CallOption) (*v1.GetCountersResponse, error)
 	GetConnections(ctx context.Context, in *v1.GetConnectionsRequest, opts ...grpc.CallOption) (*v1.GetConnectionsResponse, error)
@@ -286,6 +291,25 @@ func (c *controllerClient) WatchEvents(ctx context.Context, in *WatchEventsReque
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Controller_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsResponse]
 
+func (c *controllerClient) WatchRates(ctx context.Context, in *WatchRatesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Rates], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Controller_ServiceDesc.Streams[2], Controller_WatchRates_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchRatesRequest, Rates]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Controller_WatchRatesClient = grpc.ServerStreamingClient[Rates]
+
 func (c *controllerClient) GetCounters(ctx context.Context, in *v1.GetCountersRequest, opts ...grpc.CallOption) (*v1.GetCountersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(v1.GetCountersResponse)
@@ -384,6 +408,10 @@ type ControllerServer interface {
 	// minutes are over. NOT_FOUND: this machine does not have the service.
 	// RESOURCE_EXHAUSTED: too many clients read events.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
+	// What happens per second, each second anew, until the stream's ten minutes are over: one
+	// reading of the forwarder's counters serves all who watch. RESOURCE_EXHAUSTED: too many
+	// clients watch.
+	WatchRates(*WatchRatesRequest, grpc.ServerStreamingServer[Rates]) error
 	// What the forwarder answers, handed on. UNAVAILABLE: it does not answer.
 	GetCounters(context.Context, *v1.GetCountersRequest) (*v1.GetCountersResponse, error)
 	GetConnections(context.Context, *v1.GetConnectionsRequest) (*v1.GetConnectionsResponse, error)
@@ -442,6 +470,9 @@ func (UnimplementedControllerServer) GetFleet(context.Context, *GetFleetRequest)
 }
 func (UnimplementedControllerServer) WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchEvents not implemented")
+}
+func (UnimplementedControllerServer) WatchRates(*WatchRatesRequest, grpc.ServerStreamingServer[Rates]) error {
+	return status.Error(codes.Unimplemented, "method WatchRates not implemented")
 }
 func (UnimplementedControllerServer) GetCounters(context.Context, *v1.GetCountersRequest) (*v1.GetCountersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCounters not implemented")
@@ -725,6 +756,17 @@ func _Controller_WatchEvents_Handler(srv interface{}, stream grpc.ServerStream) 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Controller_WatchEventsServer = grpc.ServerStreamingServer[WatchEventsResponse]
 
+func _Controller_WatchRates_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchRatesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ControllerServer).WatchRates(m, &grpc.GenericServerStream[WatchRatesRequest, Rates]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Controller_WatchRatesServer = grpc.ServerStreamingServer[Rates]
+
 func _Controller_GetCounters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(v1.GetCountersRequest)
 	if err := dec(in); err != nil {
@@ -861,6 +903,11 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchEvents",
 			Handler:       _Controller_WatchEvents_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchRates",
+			Handler:       _Controller_WatchRates_Handler,
 			ServerStreams: true,
 		},
 	},
