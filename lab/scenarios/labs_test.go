@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
 	"github.com/guideway/guideway/looptest"
@@ -24,12 +26,15 @@ import (
 // built labs, by name: their run directories.
 var built sync.Map
 
-// TestMain takes all labs down when it is interrupted: nobody else would.
+// TestMain takes all labs down when it is interrupted: nobody else would. Whatever tests began
+// is to end with them.
 func TestMain(m *testing.M) {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
 	go func() {
-		<-interrupted
+		if _, isOpen := <-interrupted; !isOpen {
+			return
+		}
 		built.Range(func(name, runDir any) bool {
 			_ = hosts.Down(name.(string), runDir.(string)) // of one that is not there: nothing to do
 			if runDir != "" {
@@ -39,7 +44,14 @@ func TestMain(m *testing.M) {
 		})
 		os.Exit(130)
 	}()
-	os.Exit(m.Run())
+	code := m.Run()
+	signal.Stop(interrupted)
+	close(interrupted)
+	if left := goleak.Find(); left != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, left)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // nightly: scenarios have all their variants; else one of those that show the same.
