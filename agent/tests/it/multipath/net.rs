@@ -212,6 +212,15 @@ impl Net {
     }
 
     /// Nothing that any kernel counts where packets or their order are wrong.
+    /// What the kernels know, for whoever reads that a test failed.
+    fn tell(&self) {
+        for namespace in [Some(&self.client), Some(&self.backend), self.other.as_ref()] {
+            let Some(namespace) = namespace else { continue };
+            let sockets = namespace.run("ss -tiMan");
+            eprintln!("{namespace}:\n{sockets}{}", namespace.run("nstat -as"));
+        }
+    }
+
     pub fn assert_no_complaints(&self) {
         for namespace in [Some(&self.client), Some(&self.backend), self.other.as_ref()] {
             for (group, name) in [
@@ -265,6 +274,9 @@ impl Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell();
+        }
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
