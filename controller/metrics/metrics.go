@@ -68,7 +68,7 @@ func New(version string, sources Sources) *Metrics {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
 		}),
 		delayMax: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "guideway_health_check_start_delay_max_seconds", Help: "The longest of these delays since the controller started.",
+			Name: "guideway_health_check_start_delay_max_seconds", Help: "The longest time after it was due that a probe started, since the controller started.",
 		}),
 		certificates: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "guideway_backend_certificate_expiry_timestamp_seconds", Help: "When the certificate that the latest passed probe met expires.",
