@@ -26,18 +26,21 @@
 //! Stages are functions of their own in the binary too, so that profilers
 //! show each.
 
+mod state;
+
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use plan::{LookupKey, LookupV4, Matched, Tracking};
-use wire::{BATCH_MAX, Batch, Family, Frame, PacketMeta, Protocol, SocketV4, plain, tcp};
+use plan::{LookupKey, Matched, Tracking};
+use wire::{BATCH_MAX, Batch, Frame, PacketMeta, plain};
 
-use crate::agent_options::{AgentOptions, Route};
-use crate::decide::{ChosenMember, Why, steady_member};
+use self::state::{
+    BatchState, JOIN_PORT, Kinds, MULTIPATH, Marked, PacketState, QUIC, STATELESS, Stage,
+};
+use crate::agent_options::Route;
+use crate::decide::{Why, steady_member};
 use crate::drop_reason::DropReason;
-use crate::egress::BackendTunnel;
 use crate::encapsulate::encapsulate;
-use crate::flow_hash::Flows;
 use crate::forward::{Datapath, Destination, Remember, destination, match_service, receive};
 use crate::kernel_cache::ChosenPacket;
 use crate::outbox::Outbox;
@@ -46,11 +49,10 @@ use crate::prefetch::{prefetch, prefetch_at};
 use crate::recorder::NoRecorder;
 use crate::recursion_limit::RecursionLimit;
 use crate::send::{headers_of, send};
-use crate::table::{Home, is_tcp, steady_backend};
-use crate::trace::{self, Mark};
+use crate::table::{is_tcp, steady_backend};
+use crate::trace;
 use crate::verdict::Verdict;
-use crate::view::{Traffic, View, WorkerCounters};
-use crate::worker_evidence::Undecided;
+use crate::view::{Traffic, View};
 
 /// The verdicts of a batch's frames, in their order.
 pub type Verdicts = ArrayVec<Verdict, BATCH_MAX>;
@@ -62,155 +64,6 @@ pub(crate) struct Needs {
     slots: bool,
     /// The hash by the key of buckets.
     bucket_hashes: bool,
-}
-
-/// How far a frame's packet has come.
-#[derive(Clone, Copy)]
-struct PacketState<'v> {
-    stage: Stage<'v>,
-    /// The flow hash.
-    hash: u64,
-    meta: PacketMeta,
-    recursion_limit: RecursionLimit,
-}
-
-/// What is known of a packet, and so what is next.
-#[derive(Clone, Copy)]
-enum Stage<'v> {
-    /// It has its verdict.
-    Done,
-    /// Its address and port, to be matched by this lookup.
-    SocketV4(SocketV4, LookupV4<'v>),
-    /// The same of IPv6: the lookup's key is in [`BatchState::keys_v6`].
-    SocketV6,
-    /// Its match.
-    Matched(&'v Matched),
-    /// Its match, and the home of its connection's entry.
-    Tracked(&'v Matched, &'v Home),
-    /// Its backend: the tunnel, where its member is counted, and the match if
-    /// apart.
-    Backend(&'v BackendTunnel, &'v Traffic, Option<&'v Traffic>),
-    /// Its match, its backend and what it says to agents.
-    WithOptions(&'v Matched, ChosenMember, AgentOptions),
-    /// It goes to the machine in charge of its datagram.
-    Owner,
-}
-
-// All of a batch's are made, and lie in the first-level cache with its frames' headers.
-const _: () = assert!(size_of::<PacketState<'_>>() == 48);
-
-/// A packet with a mark of the tracer: it is forwarded alone, behind those before
-/// it and in front of those after it, because it reads the connection table.
-struct Marked {
-    at: usize,
-    arrived: Arrived,
-    mark: Mark,
-}
-
-/// The packets of a batch, each at its frame's index, and what they are hashed
-/// by.
-struct BatchState<'v> {
-    packets: [PacketState<'v>; BATCH_MAX],
-    flows: Flows,
-    /// Hashed by the key of buckets, too, at their frames' indices.
-    bucket_hashes: Option<[u64; BATCH_MAX]>,
-    /// Of packets at [`Stage::SocketV6`], in their order.
-    keys_v6: ArrayVec<LookupKey, BATCH_MAX>,
-    marked: ArrayVec<Marked, BATCH_MAX>,
-    /// Which kinds of service they are of.
-    kinds: Kinds,
-}
-
-impl BatchState<'_> {
-    #[inline(always)]
-    fn new() -> BatchState<'static> {
-        BatchState {
-            packets: [PacketState::DONE; BATCH_MAX],
-            flows: Flows::default(),
-            bucket_hashes: None,
-            keys_v6: ArrayVec::new(),
-            marked: ArrayVec::new(),
-            kinds: Kinds::default(),
-        }
-    }
-}
-
-const STATELESS: usize = Tracking::Stateless as usize;
-const QUIC: usize = Tracking::StatelessQuic as usize;
-const MULTIPATH: usize = Tracking::StatelessMultipath as usize;
-const JOIN_PORT: usize = Tracking::JoinPort as usize;
-
-/// Which kinds of service a batch has packets of: a bit for each [`Tracking`].
-#[derive(Clone, Copy, Default)]
-struct Kinds(u8);
-
-impl Kinds {
-    fn has(self, tracking: Tracking) -> bool {
-        self.0 & 1 << tracking as u8 != 0
-    }
-
-    /// What is next for a packet whose match is found, with the home that its
-    /// connection's entry has.
-    #[inline(always)]
-    fn stage<'v>(&mut self, matched: &'v Matched, home: &'v Home) -> Stage<'v> {
-        self.0 |= 1 << matched.tracking as u8;
-        match matched.tracking {
-            Tracking::Tracked => Stage::Tracked(matched, home),
-            _ => Stage::Matched(matched),
-        }
-    }
-}
-
-impl<'v> PacketState<'v> {
-    /// Zeros throughout, so that a batch of them is quickly made.
-    const DONE: PacketState<'static> = PacketState {
-        stage: Stage::Done,
-        hash: 0,
-        meta: PacketMeta {
-            family: Family::V4,
-            protocol: Protocol(0),
-            tcp_flags: tcp::Flags(0),
-            traffic_class: 0,
-            packet_bytes: 0,
-        },
-        recursion_limit: RecursionLimit(0),
-    };
-
-    #[inline(always)]
-    fn begin(&mut self, meta: PacketMeta, recursion_limit: RecursionLimit, stage: Stage<'v>) {
-        (self.meta, self.recursion_limit, self.stage) = (meta, recursion_limit, stage);
-    }
-
-    /// What is known of it when its member is to be chosen.
-    #[inline(always)]
-    fn undecided<'a, 'f>(
-        &'a self,
-        tracking: Tracking,
-        matched: &'a Matched,
-        frame: &'a Frame<'f>,
-        bucket_hash: Option<u64>,
-    ) -> Undecided<'a, 'f> {
-        let PacketState { hash, meta, .. } = self;
-        Undecided { matched, tracking, frame, meta, headers: None, hash: *hash, bucket_hash }
-    }
-
-    /// To be sent to that member, if there is a tunnel; prefetches what that
-    /// needs.
-    #[inline(always)]
-    fn choose(
-        &mut self,
-        view: &'v View,
-        counters: &'v WorkerCounters,
-        matched: &'v Matched,
-        ChosenMember { member, backend }: ChosenMember,
-    ) {
-        let tunnel = view.egress.tunnel(matched.profile, self.meta.family, backend);
-        let Some(tunnel) = tunnel else { return };
-        prefetch(tunnel);
-        let traffic = counters.member(matched, member);
-        prefetch(traffic);
-        self.stage = Stage::Backend(tunnel, traffic, counters.of_match(matched));
-    }
 }
 
 /// How many frames ahead of the one that is read are prefetched.
