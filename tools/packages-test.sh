@@ -20,6 +20,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly NAME=packages
+# All of it is of one commit, also when another one comes meanwhile.
+commit=$(git rev-parse HEAD)
+readonly commit
 . tools/container.sh
 
 readonly VIP=203.0.113.10
@@ -85,7 +88,7 @@ build() {
     say "two builds of one commit"
     for clone in a another; do
         git clone -q --no-hardlinks . "$folder/$clone/guideway"
-        git -C "$folder/$clone/guideway" checkout -q --detach "$(git rev-parse HEAD)"
+        git -C "$folder/$clone/guideway" checkout -q --detach "$commit"
         make -C "$folder/$clone/guideway" packages OUT="$folder/$clone/dist" >"$folder/build.log" 2>&1 || build_failed
     done
     diff "$folder/a/dist/SHA256SUMS" "$folder/another/dist/SHA256SUMS" || die "two builds of one commit differ"
@@ -275,7 +278,7 @@ installed_nothing_runs() {
     [[ $(inside stat -c '%U:%G %a' /etc/guideway/guideway.yaml /etc/guideway/cluster.key | uniq) == 'root:guideway 640' ]] ||
         die "config or secret are not root's and the controller's"
     inside guideway config check /etc/guideway/guideway.yaml >/dev/null || die "the packaged config is refused"
-    inside guideway --version | grep -q "commit $(git rev-parse --short=12 HEAD) (" || die "--version says $(inside guideway --version)"
+    inside guideway --version | grep -q "commit ${commit:0:12} (" || die "--version says $(inside guideway --version)"
     inside test -s /usr/share/man/man1/guideway-drain-backend.1.gz -a -s /usr/share/man/man1/guideway-forwarder.1.gz -a \
         -s /usr/share/bash-completion/completions/guideway.bash -a -s /usr/share/zsh/vendor-completions/_guideway-forwarder ||
         die "a man page or completion is missing"
