@@ -19,6 +19,7 @@ import (
 
 	"github.com/guideway/guideway/cli/clitest"
 	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/fleet"
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/controller/events"
@@ -126,9 +127,9 @@ func Test_a_stream_that_ends_is_begun_again_where_it_ended(t *testing.T) {
 	c := &clitest.FakeController{Streams: [][]*controllerv1.Event{{event(5, "one"), event(9, "two")}, {event(2, "three")}, {event(3, "four")}}}
 	o := options{m: machine.Machine{RunDir: clitest.Both(t, c, nil)}, request: &controllerv1.WatchEventsRequest{Follow: true}}
 	var out, stderr bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 3*followPause)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*fleet.FollowPause)
 	defer cancel()
-	if err := followAll(ctx, []source{{m: o.m}}, o.request, &printer{out: &out}, &stderr); err != nil {
+	if err := followAll(ctx, []fleet.Source{{Machine: o.m}}, o.request, &printer{out: &out}, &stderr); err != nil {
 		t.Error(err)
 	}
 	var after []uint64
@@ -150,10 +151,10 @@ func Test_of_a_fleet_those_that_cannot_be_asked_are_named(t *testing.T) {
 	}}}
 	o := options{m: machine.Machine{RunDir: clitest.Both(t, c, nil)}, fleet: true}
 	sources, missing, err := o.sources(t.Context())
-	if err != nil || len(sources) != 1 || sources[0].name != "lb-3" || sources[0].m.Remote.Server != "10.0.0.3:9471" || sources[0].m.RunDir != "" {
+	if err != nil || len(sources) != 1 || sources[0].Name != "lb-3" || sources[0].Machine.Remote.Server != "10.0.0.3:9471" || sources[0].Machine.RunDir != "" {
 		t.Errorf("%v %v", sources, err)
 	}
-	if len(missing) != 2 || !strings.HasPrefix(missing[0], "lb-1 has no API over TCP") || missing[1] != "lb-2 is absent: not heard" {
+	if len(missing) != 2 || !strings.HasPrefix(missing[0].String(), "lb-1 has no API over TCP") || missing[1].String() != "lb-2 is absent: not heard" {
 		t.Error(missing)
 	}
 	_, stderr, err := guideway(t, "events", "--fleet", "--run-dir", o.m.RunDir)
