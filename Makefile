@@ -214,9 +214,9 @@ generate: deps-build deps-check ## Regenerate Go code and docs/config.md from pr
 
 .PHONY: golden
 golden: deps-build ## Rewrite the golden folders and the help's text from today's behaviour; review the diff
-	UPDATE_GOLDEN=1 go test -count=1 ./cli ./cli/config ./controller/compile/...
+	UPDATE_GOLDEN=1 go test -count=1 ./cli ./cli/config ./cli/top ./controller/compile/...
 	UPDATE_GOLDEN=1 cargo test -p guideway-forwarder --test it every_golden_folder
-	@git --no-pager diff --stat -- forwarder/tests/golden controller/compile/testdata cli/testdata cli/config/testdata
+	@git --no-pager diff --stat -- forwarder/tests/golden controller/compile/testdata cli/testdata cli/config/testdata cli/top/testdata
 
 .PHONY: clean
 clean: ## Remove everything that was built

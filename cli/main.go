@@ -24,6 +24,7 @@ import (
 	"github.com/guideway/guideway/cli/fleet"
 	"github.com/guideway/guideway/cli/logging"
 	"github.com/guideway/guideway/cli/show"
+	"github.com/guideway/guideway/cli/top"
 	"github.com/guideway/guideway/controller/run"
 )
 
@@ -91,6 +92,7 @@ func root() *cobra.Command {
 		reloadCommand(),
 		show.Command(),
 		speakerCommand(),
+		top.Command(),
 		diagnose.TraceCommand(),
 		drain.UndrainCommand(),
 	)

@@ -2,17 +2,20 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 )
 
 // serveBackends answers HTTP at every backend's address, and fails at those that
-// it is told to: `-bin` names the socket on which it is told.
+// it is told to, and floods services: `-bin` names the socket on which it is told.
 func serveBackends() error {
 	control, err := net.Dial("unix", flag.Lookup("bin").Value.String())
 	if err != nil {
@@ -34,15 +37,29 @@ func serveBackends() error {
 		return err
 	}
 	lines := bufio.NewScanner(control)
+	stopFlood := func() {}
 	for lines.Scan() {
-		var state, address string
-		fmt.Sscan(lines.Text(), &state, &address)
-		if state == "down" {
-			down.Store(address, true)
-		} else {
-			down.Delete(address)
+		var order, what string
+		fmt.Sscan(lines.Text(), &order, &what)
+		switch order {
+		case "down":
+			down.Store(what, true)
+		case "up":
+			down.Delete(what)
+		case "flood":
+			stopFlood()
+			var ctx context.Context
+			ctx, stopFlood = context.WithCancel(context.Background())
+			if services, err := strconv.Atoi(what); err == nil && services > 0 {
+				go func() {
+					if err := floodServices(ctx, services); err != nil {
+						log.Print(err)
+					}
+				}()
+			}
 		}
 	}
+	stopFlood()
 	return lines.Err()
 }
 
@@ -55,6 +72,7 @@ func backendsNetwork() error {
 				run("ip", "address", "add", "10.0.0.2/24", "dev", "gw1"),
 				run("ip", "link", "set", "gw1", "up"),
 				run("ip", "route", "add", "local", "10.64.0.0/12", "dev", "lo"),
+				run("ip", "route", "add", "198.18.0.0/15", "via", "10.0.0.1"),
 			)
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -63,7 +63,10 @@ func measure(s sizes, bin string) error {
 	if err := b.changes(); err != nil {
 		return err
 	}
-	return b.flood()
+	if err := b.flood(); err != nil {
+		return err
+	}
+	return b.watch()
 }
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
@@ -85,7 +88,7 @@ func (b *bench) writeConfig(weight int) error {
 		"forwarder: {interfaces: [{name: gw0, driver: af_packet}]}\n" +
 		"health_checks: [{name: ok, via: direct, http: {port: 80}, interval: 100ms, timeout: 100ms, rise: 1, fall: 1}]\nservices:\n")
 	for i := range b.services {
-		fmt.Fprintf(&t, "- {name: s%d, vips: [{address: 198.18.%d.%d, ports: [80], protocol: tcp}], pools: [p%d]}\n", i, i>>8, i&255, i%b.pools)
+		fmt.Fprintf(&t, "- {name: s%d, vips: [{address: %s, ports: [80], protocol: tcp}], pools: [p%d]}\n", i, vip(i), i%b.pools)
 	}
 	t.WriteString("pools:\n")
 	for pool := range b.pools {

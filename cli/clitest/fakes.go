@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -25,6 +28,7 @@ import (
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/apitest"
+	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -60,6 +64,8 @@ type FakeController struct {
 	Streams [][]*controllerv1.Event
 	mu      sync.Mutex
 	watched []*controllerv1.WatchEventsRequest
+	// nil: it is of a version that has none.
+	Rates *controllerv1.Rates
 }
 
 // Watched are the requests for events so far.
@@ -91,6 +97,18 @@ func (f *FakeController) WatchEvents(r *controllerv1.WatchEventsRequest, stream 
 		return status.Error(codes.DeadlineExceeded, "context deadline exceeded")
 	}
 	if err := stream.Send(&controllerv1.WatchEventsResponse{Lost: 7}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+// WatchRates answers once, and goes on.
+func (f *FakeController) WatchRates(_ *controllerv1.WatchRatesRequest, stream grpc.ServerStreamingServer[controllerv1.Rates]) error {
+	if f.Rates == nil {
+		return status.Error(codes.Unimplemented, "unknown method WatchRates")
+	}
+	if err := stream.Send(f.Rates); err != nil {
 		return err
 	}
 	<-stream.Context().Done()
@@ -424,6 +442,38 @@ func Both(t *testing.T, c *FakeController, f *FakeForwarder) (runDir string) {
 		}
 	}
 	return runDir
+}
+
+// OverTCP serves a controller to those who have a certificate, and returns its address.
+func OverTCP(t *testing.T, authority *looptest.Authority, c controllerv1.ControllerServer) string {
+	t.Helper()
+	certificate, err := tls.X509KeyPair(authority.Issue(looptest.Named("lb")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authority.Pool(), NextProtos: []string{"h2"},
+	})))
+	controllerv1.RegisterControllerServer(server, c)
+	go func() { _ = server.Serve(listener) }() // ends with Stop
+	t.Cleanup(server.Stop)
+	return listener.Addr().String()
+}
+
+// Certificate of a client of such a controller, as flags.
+func Certificate(t *testing.T, authority *looptest.Authority) (flags []string) {
+	t.Helper()
+	certificate, key := authority.Issue(looptest.Named("alice"))
+	for flag, data := range map[string][]byte{"cert": certificate, "key": key, "ca": authority.Certificate} {
+		file := filepath.Join(t.TempDir(), flag)
+		looptest.WriteFile(t, file, data)
+		flags = append(flags, "--"+flag+"-file", file)
+	}
+	return flags
 }
 
 // Draining web-1: 100 buckets are prepared, 28 have moved.

@@ -4,20 +4,17 @@ package events
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
-
-	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
 
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/controller/events"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/spf13/cobra"
 )
 
 type options struct {
@@ -144,14 +141,6 @@ func clock(t, day time.Time) string {
 		return t.Format(time.TimeOnly)
 	}
 	return t.Format("01-02 15:04:05")
-}
-
-// explain what a controller that is older says.
-func explain(err error) error {
-	if refused := (machine.Refused{}); errors.As(err, &refused) && refused.Code == codes.Unimplemented {
-		return fmt.Errorf("%w: the controller is an older one, which keeps no events", err)
-	}
-	return err
 }
 
 // merged lists of several machines: each in its own order, whatever its clock did, and

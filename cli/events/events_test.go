@@ -3,22 +3,18 @@ package events
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/guideway/guideway/cli/clitest"
 	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/cli/fleet"
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/controller/events"
@@ -126,9 +122,9 @@ func Test_a_stream_that_ends_is_begun_again_where_it_ended(t *testing.T) {
 	c := &clitest.FakeController{Streams: [][]*controllerv1.Event{{event(5, "one"), event(9, "two")}, {event(2, "three")}, {event(3, "four")}}}
 	o := options{m: machine.Machine{RunDir: clitest.Both(t, c, nil)}, request: &controllerv1.WatchEventsRequest{Follow: true}}
 	var out, stderr bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 3*followPause)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*fleet.FollowPause)
 	defer cancel()
-	if err := followAll(ctx, []source{{m: o.m}}, o.request, &printer{out: &out}, &stderr); err != nil {
+	if err := followAll(ctx, []fleet.Source{{Machine: o.m}}, o.request, &printer{out: &out}, &stderr); err != nil {
 		t.Error(err)
 	}
 	var after []uint64
@@ -150,10 +146,10 @@ func Test_of_a_fleet_those_that_cannot_be_asked_are_named(t *testing.T) {
 	}}}
 	o := options{m: machine.Machine{RunDir: clitest.Both(t, c, nil)}, fleet: true}
 	sources, missing, err := o.sources(t.Context())
-	if err != nil || len(sources) != 1 || sources[0].name != "lb-3" || sources[0].m.Remote.Server != "10.0.0.3:9471" || sources[0].m.RunDir != "" {
+	if err != nil || len(sources) != 1 || sources[0].Name != "lb-3" || sources[0].Machine.Remote.Server != "10.0.0.3:9471" || sources[0].Machine.RunDir != "" {
 		t.Errorf("%v %v", sources, err)
 	}
-	if len(missing) != 2 || !strings.HasPrefix(missing[0], "lb-1 has no API over TCP") || missing[1] != "lb-2 is absent: not heard" {
+	if len(missing) != 2 || !strings.HasPrefix(missing[0].String(), "lb-1 has no API over TCP") || missing[1].String() != "lb-2 is absent: not heard" {
 		t.Error(missing)
 	}
 	_, stderr, err := guideway(t, "events", "--fleet", "--run-dir", o.m.RunDir)
@@ -162,40 +158,16 @@ func Test_of_a_fleet_those_that_cannot_be_asked_are_named(t *testing.T) {
 	}
 }
 
-// overTCP serves a controller to those who have a certificate, and returns its address.
-func overTCP(t *testing.T, authority *looptest.Authority, c *clitest.FakeController) string {
-	t.Helper()
-	certificate, err := tls.X509KeyPair(authority.Issue(looptest.Named("lb")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
-		Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authority.Pool(), NextProtos: []string{"h2"},
-	})))
-	controllerv1.RegisterControllerServer(server, c)
-	go func() { _ = server.Serve(listener) }() // ends with Stop
-	t.Cleanup(server.Stop)
-	return listener.Addr().String()
-}
-
 func Test_a_fleet_is_asked_by_the_API_of_each_machine(t *testing.T) {
-	authority, files := looptest.NewAuthority(t), filepath.Join(t.TempDir(), "alice")
-	certificate, key := authority.Issue(looptest.Named("alice"))
-	looptest.WriteFile(t, files+".crt", certificate)
-	looptest.WriteFile(t, files+".key", key)
-	looptest.WriteFile(t, files+".ca", authority.Certificate)
+	authority := looptest.NewAuthority(t)
 	later := event(1, "web/web-9")
 	later.Machine, later.Time = "lb-2", timestamppb.New(at.Add(time.Second))
 	first, second := &clitest.FakeController{Streams: [][]*controllerv1.Event{twoEvents()}}, &clitest.FakeController{Streams: [][]*controllerv1.Event{{later}}}
-	asked := overTCP(t, authority, first)
+	asked := clitest.OverTCP(t, authority, first)
 	first.Fleet = &controllerv1.GetFleetResponse{Machines: []*controllerv1.FleetMachine{
-		{Name: "lb-1", Registered: &fleetv1.Machine{Api: asked}}, {Name: "lb-2", Registered: &fleetv1.Machine{Api: overTCP(t, authority, second)}},
+		{Name: "lb-1", Registered: &fleetv1.Machine{Api: asked}}, {Name: "lb-2", Registered: &fleetv1.Machine{Api: clitest.OverTCP(t, authority, second)}},
 	}}
-	line := []string{"events", "--fleet", "--object", "backend", "--server", asked, "--cert-file", files + ".crt", "--key-file", files + ".key", "--ca-file", files + ".ca"}
+	line := append([]string{"events", "--fleet", "--object", "backend", "--server", asked}, clitest.Certificate(t, authority)...)
 	out, stderr, err := guideway(t, line...)
 	if names := regexp.MustCompile(`lb-[12]: backend \S+`).FindAllString(out, -1); err != nil || fmt.Sprint(names) != "[lb-1: backend web/web-1: lb-1: backend web/web-2: lb-2: backend web/web-9:]" {
 		t.Errorf("%v\n%s%s", err, out, stderr)

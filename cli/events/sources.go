@@ -1,103 +1,54 @@
 package events
 
-// Where events come from: one machine, or each of a fleet.
+// Events of one machine, or of each of a fleet.
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/fleet"
-	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/events"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
-// source is one machine's controller.
-type source struct {
-	// Of one among several; else empty.
-	name string
-	m    machine.Machine
-}
-
-// sources of events, and which machines are missing among them, and why.
-func (o *options) sources(ctx context.Context) (sources []source, missing []string, err error) {
+// sources of events, and which machines are missing among them.
+func (o *options) sources(ctx context.Context) ([]fleet.Source, []fleet.Missing, error) {
 	if !o.fleet {
-		return []source{{m: o.m}}, nil, nil
+		return []fleet.Source{{Machine: o.m}}, nil, nil
 	}
-	found, err := fleet.Read(ctx, o.m)
-	if err != nil {
-		return nil, nil, err
-	}
-	if found.Away != "" {
-		missing = append(missing, found.Away)
-	}
-	for _, one := range found.Machines {
-		switch {
-		case one.Registered == nil:
-			missing = append(missing, fmt.Sprintf("%s is absent: %s", one.Name, one.Reason))
-		case one.Registered.Api == "":
-			missing = append(missing, one.Name+" has no API over TCP: give it `api` in its config (docs/api.md)")
-		default:
-			sources = append(sources, source{one.Name, o.m.At(one.Registered.Api)})
-		}
-	}
-	return sources, missing, nil
+	return fleet.Sources(ctx, o.m)
 }
 
-// named has the machine's name before what went wrong there.
-func (s source) named(err error) error {
-	if err == nil || s.name == "" {
-		return err
+func opening(request *controllerv1.WatchEventsRequest) fleet.Open[controllerv1.WatchEventsResponse] {
+	return func(ctx context.Context, client controllerv1.ControllerClient) (grpc.ServerStreamingClient[controllerv1.WatchEventsResponse], error) {
+		return client.WatchEvents(ctx, request)
 	}
-	return fmt.Errorf("%s: %w", s.name, err)
-}
-
-// read a stream to its end.
-func (s source) read(ctx context.Context, request *controllerv1.WatchEventsRequest, take func(*controllerv1.WatchEventsResponse)) error {
-	return s.m.Ask(ctx, 0, s.m.ControllerDoor(api.ViewGroup), func(ctx context.Context, conn *grpc.ClientConn) error {
-		stream, err := controllerv1.NewControllerClient(conn).WatchEvents(ctx, request)
-		if err != nil {
-			return err
-		}
-		for {
-			response, err := stream.Recv()
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			take(response)
-		}
-	})
 }
 
 // A controller that takes so long for what it keeps hangs.
 const listTimeout = time.Minute
 
 // listAll that the sources keep.
-func listAll(ctx context.Context, sources []source, request *controllerv1.WatchEventsRequest, p *printer, stderr io.Writer) error {
+func listAll(ctx context.Context, sources []fleet.Source, request *controllerv1.WatchEventsRequest, p *printer, stderr io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	lists, failures := make([][]events.Record, len(sources)), make([]error, len(sources))
 	var tasks sync.WaitGroup
 	for i, s := range sources {
 		tasks.Go(func() {
-			failures[i] = s.named(explain(s.read(ctx, request, func(r *controllerv1.WatchEventsResponse) {
+			failures[i] = fleet.Stream(ctx, s, opening(request), func(r *controllerv1.WatchEventsResponse) {
 				if r.Event != nil {
 					lists[i] = append(lists[i], api.EventOf(r.Event))
 				}
-			})))
+			})
 		})
 	}
 	tasks.Wait()
@@ -120,15 +71,11 @@ func listAll(ctx context.Context, sources []source, request *controllerv1.WatchE
 	return nil
 }
 
-const (
-	// How long after a stream has ended it is begun again.
-	followPause = 2 * time.Second
-	// Events of all machines that wait to be printed.
-	followQueue = 256
-)
+// Events of all machines that wait to be printed.
+const followQueue = 256
 
 // followAll until the context ends.
-func followAll(ctx context.Context, sources []source, request *controllerv1.WatchEventsRequest, p *printer, stderr io.Writer) error {
+func followAll(ctx context.Context, sources []fleet.Source, request *controllerv1.WatchEventsRequest, p *printer, stderr io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	came, failed := make(chan func() error, followQueue), make(chan error, len(sources))
@@ -143,9 +90,9 @@ func followAll(ctx context.Context, sources []source, request *controllerv1.Watc
 	}
 	for _, s := range sources {
 		go func() {
-			failed <- s.follow(ctx, request, func(r *controllerv1.WatchEventsResponse) {
+			failed <- follow(ctx, s, request, func(r *controllerv1.WatchEventsResponse) {
 				if r.Lost > 0 {
-					warn(s.named(fmt.Errorf("%d events came faster than they were read here, and are missing", r.Lost)))
+					warn(s.Named(fmt.Errorf("%d events came faster than they were read here, and are missing", r.Lost)))
 				}
 				if r.Event != nil {
 					record := api.EventOf(r.Event)
@@ -170,39 +117,20 @@ func followAll(ctx context.Context, sources []source, request *controllerv1.Watc
 	return nil
 }
 
-// follow one source: a stream that ends is begun again where it ended. What fails at the
-// first time is a mistake, more likely than a restart, unless others go on.
-func (s source) follow(ctx context.Context, request *controllerv1.WatchEventsRequest, take func(*controllerv1.WatchEventsResponse), warn func(error)) error {
+// follow one source: a stream that ends is begun again where it ended.
+func follow(ctx context.Context, s fleet.Source, request *controllerv1.WatchEventsRequest, take func(*controllerv1.WatchEventsResponse), warn func(error)) error {
 	request = proto.CloneOf(request)
-	said, isFirst := "", true
-	for {
-		began, goesOn := time.Now(), request.After
-		err := s.read(ctx, request, func(r *controllerv1.WatchEventsResponse) {
-			isFirst = false
-			if number := r.GetEvent().GetNumber(); number > goesOn {
-				request.After = max(request.After, number)
-			} else if number > 0 { // its numbers began anew
-				goesOn, request.After = 0, number
-			}
-			take(r)
-		})
-		err = s.named(explain(err))
-		if ctx.Err() != nil {
-			return nil
-		}
-		refused := machine.Refused{}
-		isOver := errors.As(err, &refused) && refused.Code == codes.DeadlineExceeded
-		switch {
-		case err == nil || isOver: // its ten minutes
-		case isFirst && s.name == "" && time.Since(began) < followPause:
-			return err
-		case err.Error() != said:
-			said = err.Error()
-			warn(fmt.Errorf("%w; trying again", err))
-		}
-		isFirst = false
-		if commandline.Pause(ctx, followPause) != nil {
-			return nil
-		}
+	var goesOn uint64
+	open := func(ctx context.Context, client controllerv1.ControllerClient) (grpc.ServerStreamingClient[controllerv1.WatchEventsResponse], error) {
+		goesOn = request.After
+		return client.WatchEvents(ctx, request)
 	}
+	return fleet.Follow(ctx, s, open, func(r *controllerv1.WatchEventsResponse) {
+		if number := r.GetEvent().GetNumber(); number > goesOn {
+			request.After = max(request.After, number)
+		} else if number > 0 { // its numbers began anew
+			goesOn, request.After = 0, number
+		}
+		take(r)
+	}, warn)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/guideway/guideway/controller/outside"
 	"github.com/guideway/guideway/controller/sinks/forwarder"
@@ -72,6 +73,10 @@ func (v serverValue) Set(text string) error {
 // How long a connection, and then the handshake, may take.
 const handshakeTimeout = 5 * time.Second
 
+// A connection with a request under way that is silent for this long is tried: a stream from
+// a machine that is gone would never end.
+const silentMax = 10 * time.Second
+
 func (r remote) dial(ctx context.Context) (*grpc.ClientConn, string, error) {
 	config, err := r.tls()
 	if err != nil {
@@ -81,6 +86,7 @@ func (r remote) dial(ctx context.Context) (*grpc.ClientConn, string, error) {
 		return nil, "", fmt.Errorf("the controller at %s %w", r.Server, err)
 	}
 	conn, err := grpc.NewClient("passthrough:///"+r.Server, append(cleaned, grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silentMax, Timeout: handshakeTimeout}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(forwarder.MessageBytesMax)))...)
 	return conn, r.Server, err
 }

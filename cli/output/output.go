@@ -73,7 +73,7 @@ func (l Listing) PrintTable(w io.Writer, wide bool) error {
 	for _, row := range rows {
 		cells := make([]string, columns)
 		for i, cell := range row[:columns] {
-			cells[i] = strings.Map(printable, cell)
+			cells[i] = Printable(cell)
 		}
 		fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
@@ -83,13 +83,15 @@ func (l Listing) PrintTable(w io.Writer, wide bool) error {
 	return l.printNotes(w)
 }
 
-// printable has a blank for what breaks a line, or would be an order to a terminal: some
+// Printable has a blank for what breaks a line, or would be an order to a terminal: some
 // cells have what servers answered.
-func printable(r rune) rune {
-	if unicode.IsControl(r) {
-		return ' '
-	}
-	return r
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 func (l Listing) printNotes(w io.Writer) error {

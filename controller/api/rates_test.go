@@ -27,7 +27,9 @@ func withRates(t *testing.T) *host {
 		}
 		return response, nil
 	}
-	all := rates.New(rates.Source{Counters: counters, Status: func(context.Context) (*forwarderv1.GetStatusResponse, error) { return nil, nil }})
+	all := rates.New(rates.Source{
+		Counters: counters, Status: func(context.Context) (*forwarderv1.GetStatusResponse, error) { return nil, nil }, Machine: func() string { return "lb-1" },
+	})
 	ctx, stop := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() { all.Run(ctx) })

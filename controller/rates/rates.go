@@ -16,6 +16,8 @@ import (
 type Source struct {
 	Counters func(context.Context) (*forwarderv1.GetCountersResponse, error)
 	Status   func(context.Context) (*forwarderv1.GetStatusResponse, error)
+	// Name of the machine.
+	Machine func() string
 }
 
 const (
@@ -115,8 +117,10 @@ func (r *Rates) isWatched() bool {
 
 // tell all who watch.
 func (r *Rates) tell(rates *controllerv1.Rates) {
+	machine := r.source.Machine()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	rates.Machine = machine
 	r.latest = rates
 	close(r.changed)
 	r.changed = make(chan struct{})

@@ -42,7 +42,7 @@ func (f *forwarder) Status(context.Context) (*forwarderv1.GetStatusResponse, err
 
 func run(t *testing.T, f *forwarder) *Rates {
 	f.begun = time.Now()
-	r := New(Source{Counters: f.Counters, Status: f.Status})
+	r := New(Source{Counters: f.Counters, Status: f.Status, Machine: func() string { return "lb-1" }})
 	ctx, stop := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() { r.Run(ctx) })
@@ -66,7 +66,7 @@ func TestOneReadingEachSecondServesAllWhoWatch(t *testing.T) {
 			watchers.Go(func() {
 				_ = r.Watch(ctx, func(rates *controllerv1.Rates) error {
 					taken.Add(1)
-					if rates.Sent != 1000 || rates.Bytes != 100_000 || len(rates.Workers) != 1 || rates.Workers[0].BusyRatio != 0.25 {
+					if rates.Machine != "lb-1" || rates.Sent != 1000 || rates.Bytes != 100_000 || len(rates.Workers) != 1 || rates.Workers[0].BusyRatio != 0.25 {
 						t.Errorf("%v", rates)
 					}
 					return nil
@@ -136,7 +136,7 @@ func TestCountersThatGoBackOrComeAreNoRate(t *testing.T) {
 }
 
 func TestChooseTheFirst(t *testing.T) {
-	all := &controllerv1.Rates{Sent: 7, Services: []*controllerv1.Rate{
+	all := &controllerv1.Rates{Machine: "lb-1", Sent: 7, Services: []*controllerv1.Rate{
 		{Service: "web-a", Packets: 30, Bytes: 100}, {Service: "web-b", Packets: 20, Bytes: 300}, {Service: "dns", Packets: 10, Bytes: 200},
 	}}
 	for _, c := range []struct {
@@ -154,7 +154,7 @@ func TestChooseTheFirst(t *testing.T) {
 		for _, s := range chosen.Services {
 			names += s.Service + " "
 		}
-		if names != c.want || chosen.ServicesBusy != c.busy || chosen.Sent != 7 {
+		if names != c.want || chosen.ServicesBusy != c.busy || chosen.Sent != 7 || chosen.Machine != "lb-1" {
 			t.Errorf("%+v: %q, %v", c, names, chosen)
 		}
 	}

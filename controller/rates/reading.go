@@ -126,7 +126,7 @@ func Choose(all *controllerv1.Rates, order Order, filter string, limit int) *con
 	services, servicesBusy := choose(all.Services, order, filter, limit)
 	backends, backendsBusy := choose(all.Backends, order, filter, limit)
 	return &controllerv1.Rates{
-		Time: all.Time, Seconds: all.Seconds, Problem: all.Problem,
+		Machine: all.Machine, Time: all.Time, Seconds: all.Seconds, Problem: all.Problem,
 		Received: all.Received, Sent: all.Sent, Passed: all.Passed, Replied: all.Replied, Redirected: all.Redirected,
 		Bytes: all.Bytes, NewConnections: all.NewConnections, Dropped: all.Dropped, Workers: all.Workers,
 		Services: services, ServicesBusy: servicesBusy, Backends: backends, BackendsBusy: backendsBusy,

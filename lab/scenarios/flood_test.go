@@ -2,7 +2,9 @@ package scenarios_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -101,7 +103,9 @@ func connectionsOutlastFloods(t *testing.T, running *hosts.Lab, host *topology.H
 		waitState(t, running, name, "echo", "be-2", planv1.BackendState_BACKEND_STATE_DOWN)
 	}
 	flooding.wait(t, each)
+	seen := webRates(t, running)
 	sent := flooding.stop(t)
+	flooding.checkRates(t, seen)
 	steady()
 	datagrams.stop(t, "be-2", untracked)
 
@@ -375,6 +379,57 @@ func (d *datagrams) stop(t *testing.T, dead string, untracked map[flow]bool) {
 	}
 }
 
+// webRate is what `guideway top` shows of the service web on one load balancer.
+type webRate struct {
+	from, to time.Time
+	packets  float64
+}
+
+func webRates(t *testing.T, running *hosts.Lab) (rates []webRate) {
+	t.Helper()
+	for _, name := range running.LoadBalancers() {
+		out, err := on(t, running, name, "top", "--once", "-o", "json", "--filter", "web")
+		var shown struct {
+			Time     time.Time
+			Seconds  float64
+			Services []struct{ Packets float64 }
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &shown)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+		one := webRate{from: shown.Time.Add(-time.Duration(shown.Seconds * float64(time.Second))), to: shown.Time}
+		for _, service := range shown.Services {
+			one.packets += service.Packets
+		}
+		rates = append(rates, one)
+	}
+	return rates
+}
+
+// checkRates against what was sent in the same time, of which each load balancer gets its
+// share: there is next to nothing else for web.
+func (a *attack) checkRates(t *testing.T, seen []webRate) {
+	t.Helper()
+	var packets, sent float64
+	for _, one := range seen {
+		packets += one.packets
+		sent += float64(a.webUntil(one.to)-a.webUntil(one.from)) / one.to.Sub(one.from).Seconds() / float64(len(seen))
+	}
+	t.Logf("`guideway top` shows %.0f packets per second for web, %.0f were sent", packets, sent)
+	if math.Abs(packets-sent) > sent/20 {
+		t.Errorf("`guideway top` shows %.0f packets per second for web, %.0f were sent: %+v", packets, sent, seen)
+	}
+}
+
+// webUntil a time: how many packets were sent to the service web.
+func (a *attack) webUntil(at time.Time) int {
+	next, _ := slices.BinarySearchFunc(a.web, at, func(sent webSent, at time.Time) int { return sent.at.Compare(at) })
+	return a.web[min(next, len(a.web)-1)].packets
+}
+
 // attack is a flood under way.
 type attack struct {
 	cancel context.CancelFunc
@@ -382,6 +437,13 @@ type attack struct {
 	sent chan int
 	end  chan error
 	last int
+	// After each batch; to be read after the end.
+	web []webSent
+}
+
+type webSent struct {
+	at      time.Time
+	packets int
 }
 
 // startFlood of all kinds, both families and both protocols, each packet a
@@ -410,13 +472,18 @@ func (a *attack) run(ctx context.Context, socket *flood.Socket, networks []netip
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
 	random := rand.New(rand.NewPCG(1, 2))
-	begun := time.Now()
+	begun, web := time.Now(), 0
 	for sent := 0; ; {
 		for due := int(time.Since(begun).Seconds() * floodRate); sent < due; sent++ {
-			if err := socket.Send(floodPacket(random, sent, networks)); err != nil {
+			packet, toWeb := floodPacket(random, sent, networks)
+			if err := socket.Send(packet); err != nil {
 				return err
 			}
+			if toWeb {
+				web++
+			}
 		}
+		a.web = append(a.web, webSent{time.Now(), web})
 		select {
 		case <-ctx.Done():
 			a.last = sent
@@ -428,16 +495,16 @@ func (a *attack) run(ctx context.Context, socket *flood.Socket, networks []netip
 }
 
 // floodPacket by number: kinds take turns, families every three.
-func floodPacket(random *rand.Rand, number int, networks []netip.Prefix) []byte {
+func floodPacket(random *rand.Rand, number int, networks []netip.Prefix) (packet []byte, toWeb bool) {
 	kind, family := flood.Kinds[number%len(flood.Kinds)], number/len(flood.Kinds)%2
 	source := networks[family].Addr().AsSlice()
 	source[len(source)-1] = byte(1 + random.IntN(254))
 	address, _ := netip.AddrFromSlice(source) // of the same length: it is one
 	vip, port := topology.EchoVIPs[family], uint16(topology.EchoPort)
-	if kind != flood.Datagram && random.IntN(2) == 0 {
+	if toWeb = kind != flood.Datagram && random.IntN(2) == 0; toWeb {
 		vip, port = topology.WebVIPs[family], topology.HTTPPort
 	}
-	return flood.Packet(kind, netip.AddrPortFrom(address, uint16(1024+random.IntN(60_000))), netip.AddrPortFrom(vip, port))
+	return flood.Packet(kind, netip.AddrPortFrom(address, uint16(1024+random.IntN(60_000))), netip.AddrPortFrom(vip, port)), toWeb
 }
 
 // wait until `each` further packets of each kind are sent.

@@ -218,7 +218,7 @@ var goEdgeRules = map[string][]string{
 	"cli/machine": {"proto", "controller/api", "controller/outside", "controller/sinks/forwarder", "controller/sinks/routes"},
 	"cli/output":  {"cli/commandline"},
 	"cli/logging": {},
-	"cli/clitest": {"proto", "controller/api", "controller/apitest", "cli/commandline"},
+	"cli/clitest": {"proto", "controller/api", "controller/apitest", "cli/commandline", "looptest"},
 	// Reads another program's files: opens none by itself.
 	"cli/config/keepalived": {"proto", "controller/config", "controller/outside"},
 	// The lab is a program of its own, in floors.

@@ -4935,7 +4935,9 @@ type Rates struct {
 	// Reasons for which packets were dropped, the most frequent first.
 	Dropped []*DropRate `protobuf:"bytes,15,rep,name=dropped,proto3" json:"dropped,omitempty"`
 	// The threads that forward, in order of name.
-	Workers       []*WorkerLoad `protobuf:"bytes,16,rep,name=workers,proto3" json:"workers,omitempty"`
+	Workers []*WorkerLoad `protobuf:"bytes,16,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Whose rates these are.
+	Machine       string `protobuf:"bytes,17,opt,name=machine,proto3" json:"machine,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5080,6 +5082,13 @@ func (x *Rates) GetWorkers() []*WorkerLoad {
 		return x.Workers
 	}
 	return nil
+}
+
+func (x *Rates) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
 }
 
 type Rate struct {
@@ -5802,7 +5811,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x11WatchRatesRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\rR\x05limit\x12\x12\n" +
 	"\x04sort\x18\x02 \x01(\tR\x04sort\x12\x16\n" +
-	"\x06filter\x18\x03 \x01(\tR\x06filter\"\xe4\x04\n" +
+	"\x06filter\x18\x03 \x01(\tR\x06filter\"\xfe\x04\n" +
 	"\x05Rates\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\aseconds\x18\x02 \x01(\x01R\aseconds\x12\x18\n" +
@@ -5822,7 +5831,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\rservices_busy\x18\r \x01(\rR\fservicesBusy\x12#\n" +
 	"\rbackends_busy\x18\x0e \x01(\rR\fbackendsBusy\x12:\n" +
 	"\adropped\x18\x0f \x03(\v2 .guideway.controller.v1.DropRateR\adropped\x12<\n" +
-	"\aworkers\x18\x10 \x03(\v2\".guideway.controller.v1.WorkerLoadR\aworkers\"\x93\x01\n" +
+	"\aworkers\x18\x10 \x03(\v2\".guideway.controller.v1.WorkerLoadR\aworkers\x12\x18\n" +
+	"\amachine\x18\x11 \x01(\tR\amachine\"\x93\x01\n" +
 	"\x04Rate\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
 	"\abackend\x18\x02 \x01(\tR\abackend\x12\x18\n" +
