@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -58,12 +59,14 @@ func NewServer(settings Settings) *Server {
 	)
 	s.procedures = mux.served
 	s.http = s.limiter.server(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMajor == 2 { // a stream's time is the guard's
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(streamMax))
-		}
 		if misdirected := mux.misdirected(r); misdirected != nil {
+			// Clients of HTTP/2 may take an answer that comes while they send for a fault.
+			_, _ = io.CopyN(io.Discard, r.Body, requestBytesMax)
 			misdirected.write(w)
 			return
+		}
+		if r.ProtoMajor == 2 { // a stream's time is the guard's
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(streamMax))
 		}
 		caller := settings.Admit(r, connOf(r.Context()))
 		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
