@@ -105,7 +105,7 @@
       // uPlot takes title and labels as markup: they are constants of our program.
       title: plot.title, width, height: 190,
       scales: { x: { range }, y: { range: (_, min, max) => [0, Math.max(1, max * 1.05)] } },
-      axes: [axis, { ...axis, size: 60, values: (_, ticks) => ticks.map(short) }],
+      axes: [{ ...axis, incrs: [60, 300, 600, 900, 1800], values: (_, ticks) => ticks.map((at) => new Date(at * 1000).toTimeString().slice(0, 5)) }, { ...axis, size: 60, values: (_, ticks) => ticks.map(short) }],
       series: [{ value: "{HH}:{mm}:{ss}" }, ...plot.names.map((label, i) => ({
         label, stroke: colour(`--series-${i}`), width: 1.5, points: { show: false }, value: (_, value) => value === null ? "" : short(value),
       }))],
@@ -115,13 +115,13 @@
   function draw() {
     const place = document.getElementById("graphs");
     for (const one of drawn) one.destroy();
-    place.replaceChildren();
-    drawn = plots.map((plot) => {
+    const frames = plots.map(() => {
       const frame = document.createElement("div");
       frame.className = "graph";
-      place.append(frame);
-      return new uPlot(options(plot, frame.clientWidth), columns(plot), frame);
+      return frame;
     });
+    place.replaceChildren(...frames); // all, before one is measured
+    drawn = plots.map((plot, i) => new uPlot(options(plot, frames[i].clientWidth), columns(plot), frames[i]));
   }
 
   function showGraphs(update) {
