@@ -87,7 +87,6 @@ func protect(w http.ResponseWriter) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	// A connection that rests would keep a place from who scrapes /metrics.
 	h.Set("Connection", "close")
 }
@@ -119,21 +118,21 @@ func (e refused) Error() string { return e.cure }
 func (c *Console) refuse(w http.ResponseWriter, err error) {
 	status := http.StatusServiceUnavailable
 	var why refused
-	switch {
-	case errors.As(err, &why):
+	if errors.As(err, &why) {
 		status = why.status
-	case errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("the console is busy with other readers: no answer within %v, try again", answerTimeout)
 	}
-	http.Error(w, err.Error(), status)
+	http.Error(w, said(err), status)
+}
+
+func said(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Sprintf("the console is busy with other readers: no answer within %v, try again", answerTimeout)
+	}
+	return err.Error()
 }
 
 // make a page, or take what another reader had made of the same view.
 func (c *Console) make(ctx context.Context, p page, asHTML bool) (*made, error) {
-	more, err := c.prepare(ctx, p)
-	if err != nil {
-		return nil, err
-	}
 	v, release, err := c.view.Get(ctx)
 	defer release()
 	if err != nil {
@@ -141,6 +140,15 @@ func (c *Console) make(ctx context.Context, p page, asHTML bool) (*made, error) 
 	}
 	if found := v.found(p, asHTML); found != nil {
 		return found, nil
+	}
+	b := &builder{view: v, page: p, events: c.sources.Events, hours: c.sources.Rates}
+	if p.kind.hasFleet { // which may be waited for
+		var release func()
+		b.fleet, release, err = c.fleet.Get(ctx)
+		release()
+		if err != nil {
+			return nil, err
+		}
 	}
 	leave, err := c.gate.enter(ctx)
 	if err != nil {
@@ -150,35 +158,18 @@ func (c *Console) make(ctx context.Context, p page, asHTML bool) (*made, error) 
 	if found := v.found(p, asHTML); found != nil {
 		return found, nil
 	}
-	of := &made{}
-	if of.content, err = p.kind.build(&builder{view: v, page: p, prepared: more, events: c.sources.Events, hours: c.sources.Rates}); err != nil {
-		return nil, err
+	if p.name != "" {
+		b.objects, _ = c.sources.ObjectsOf(ctx, p.name) // of a service that is not there: the page says so
 	}
-	if asHTML {
-		if of.packed, err = c.render(v, p, of.content); err != nil {
-			return nil, err
-		}
+	of := &made{}
+	if of.content, err = p.kind.build(b); err == nil && asHTML {
+		of.packed, err = c.render(v, p, of.content)
+	}
+	if err != nil {
+		return nil, err
 	}
 	v.keep(p, of)
 	return of, nil
-}
-
-// prepared is what a page needs beside the view, and is waited for.
-type prepared struct {
-	fleet   *fleet
-	objects func(events.Object) bool
-}
-
-func (c *Console) prepare(ctx context.Context, p page) (more prepared, err error) {
-	if p.kind.hasFleet {
-		var release func()
-		more.fleet, release, err = c.fleet.Get(ctx)
-		release()
-	}
-	if p.name != "" && c.sources.ObjectsOf != nil {
-		more.objects, _ = c.sources.ObjectsOf(ctx, p.name) // of a service that is not there: the page says so
-	}
-	return more, err
 }
 
 // fleet as it was read last, or why not.

@@ -32,6 +32,9 @@ func (c *Console) serveLive(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p, err := parseLive(r.URL)
+	if r.Method != http.MethodGet || r.ContentLength != 0 { // HEAD, and bodies that never come
+		err = badRequest("/live takes GET without a body")
+	}
 	if err != nil {
 		c.refuse(w, err)
 		return
@@ -92,7 +95,10 @@ func (s *stream) run(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	// What ends the answer is written after the last event.
-	defer func() { _ = s.control.SetWriteDeadline(time.Now().Add(eventTimeout)) }()
+	defer func() {
+		_ = s.control.SetWriteDeadline(time.Now().Add(eventTimeout))
+		_ = s.control.SetReadDeadline(time.Now().Add(eventTimeout))
+	}()
 	for s.step(ctx) {
 		select {
 		case <-ticker.C:
@@ -117,7 +123,7 @@ func (s *stream) step(ctx context.Context) bool {
 	case ctx.Err() != nil:
 		return false
 	case err != nil: // of this moment
-		return s.send(update{Now: time.Now().Unix(), Problem: err.Error()})
+		return s.send(update{Now: time.Now().Unix(), Problem: said(err)})
 	}
 	changed := of.content.since(s.sent)
 	s.sent = of.content

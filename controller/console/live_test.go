@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -298,6 +299,15 @@ func TestOtherSitesGetNoStream(t *testing.T) {
 		answer := httpAnswer(s, request)
 		if answer.Code != want {
 			t.Errorf("%s: %d", origin, answer.Code)
+		}
+	}
+}
+
+func TestAStreamTakesNoBodyAndNoHEAD(t *testing.T) {
+	s := newSite(t, smallState())
+	for method, body := range map[string]string{http.MethodGet: "x", http.MethodHead: ""} {
+		if answer := httpAnswer(s, httptest.NewRequest(method, "/live?of=/", strings.NewReader(body))); answer.Code != http.StatusBadRequest {
+			t.Errorf("%s: %d", method, answer.Code)
 		}
 	}
 }

@@ -28,11 +28,13 @@ const shortMax = 10
 
 // builder of one page's content.
 type builder struct {
-	prepared
 	view   *view
 	page   page
 	events *events.Log
 	hours  *rates.Rates
+	// Of pages that need them.
+	fleet   *fleet
+	objects func(events.Object) bool
 }
 
 // pick of items those that the search finds, in an order, and of those one page.
