@@ -122,7 +122,7 @@ func TestTheLatestIsKnownWithoutWatching(t *testing.T) {
 		latest("at the start", secondMin, 0, 0)
 		latest("nobody watches", pointTime, 10, 10_000)
 		leave := r.Attend()
-		latest("somebody attends", 2*second, 1, 12_500)
+		latest("somebody attends", 2*second+secondMin/5, 1, 12_500)
 		leave()
 		latest("nobody any more", 2*pointTime, 10, 30_500)
 		f.down.Store(true)
