@@ -88,7 +88,7 @@ check: deps-build deps-check deps-test ## `make test` and `make lint` at once, a
 
 # Results are kept by commit: it goes on where it was interrupted.
 .PHONY: nightly
-nightly: deps-build deps-check deps-lab ## Everything else: both routers, release, -race, compilers, upgrade, units, fuzz, soak, fresh (root) [STAGES="core" or "race fuzz" FORMER=commit]
+nightly: deps-build deps-check deps-lab ## Everything else: both routers, release, -race, compilers, a browser, upgrade, units, fuzz, soak, fresh (root) [STAGES="core" or "race fuzz" FORMER=commit]
 	@tools/nightly.sh $(STAGES)
 
 .PHONY: test-fast
@@ -159,8 +159,8 @@ lint-tree:
 .PHONY: lint-go
 lint-go:
 	tools/tools.sh
-	go vet -tags upgrade ./...
-	.cache/bin/staticcheck -tags upgrade ./...
+	go vet -tags upgrade,browser ./...
+	.cache/bin/staticcheck -tags upgrade,browser ./...
 	.cache/bin/revive -config tools/revive.toml -set_exit_status ./...
 
 .PHONY: lint-rust

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Makes sure that what Guideway is built, checked and tried with is there.
 #
-#   tools/install-deps.sh [build] [check] [lab]      (no argument: all three)
+#   tools/install-deps.sh [build] [check] [lab] [browser]   (no argument: the first three)
 #   tools/install-deps.sh packages NAME...           (these packages, nothing else)
 #
 #   build  compilers and headers for bin/*
 #   check  what `make lint` and `make generate` need beyond that
 #   lab    the router, servers and tools of the demo and of the lab tests
+#   browser  what the console is tried with; only if it is named: 300 MB
 #
 # Guarantees:
 # - Present programs are used, wherever they came from; only missing ones are
@@ -74,6 +75,13 @@ etcdctl etcd-client
 LIST
 }
 
+browser_needs() {
+    cat <<'LIST'
+chromium chromium
+/usr/share/fonts/truetype/dejavu fonts-dejavu-core
+LIST
+}
+
 main() {
     if [[ ${1-} == packages ]]; then
         install_packages "${@:2}"
@@ -83,8 +91,8 @@ main() {
     ((${#groups[@]})) || groups=(build check lab)
     for group in "${groups[@]}"; do
         case $group in
-        build | check | lab) collect_missing "$group" ;;
-        *) die "unknown group '$group': take build, check, lab or packages" ;;
+        build | check | lab | browser) collect_missing "$group" ;;
+        *) die "unknown group '$group': take build, check, lab, browser or packages" ;;
         esac
     done
     if ! command -v go >/dev/null || ! command -v cargo >/dev/null; then

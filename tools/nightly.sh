@@ -15,6 +15,7 @@
 #   labs_frr      every scenario with the second router, its tests under -race
 #   race          all other Go tests under -race, those of BGP with both routers
 #   compilers     the eBPF programs by every clang that apt has
+#   browser       the console in Chromium, with a lab behind it
 #   changes       ARCHITECTURE's table of changes, applied
 #   units         the systemd units (make units)
 #   deny          licences, sources and double versions of crates (make deny)
@@ -32,7 +33,7 @@ cd "$(dirname "$0")/.."
 . tools/stages.sh
 
 readonly MINUTES_MAX=40
-readonly CORE=(release labs labs_frr race compilers changes units deny upgrade)
+readonly CORE=(release labs labs_frr race compilers browser changes units deny upgrade)
 readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test packages vms)
 
 stage_release() { make build; }
@@ -70,6 +71,13 @@ stage_compilers() {
     printf 'with %s\n' "$BPF_COMPILERS"
     cargo test --workspace every_compiler | tee .cache/nightly/compilers
     grep -q '\.\.\. ok$' .cache/nightly/compilers
+}
+
+stage_browser() {
+    tools/install-deps.sh browser
+    make build
+    share -15
+    gotest -tags browser -run '^TestConsole$' ./lab/scenarios
 }
 
 stage_changes() { go test -count=1 -timeout "${MINUTES_MAX}m" -tags nightly ./tools/...; }

@@ -233,11 +233,15 @@ func (b *bench) show() error {
 	}
 	slices.Sort(took)
 	row("show services", took[repeats/2].Round(10*time.Millisecond))
-	page, packed, err := metricsPage()
-	if err != nil {
-		return err
+	for _, path := range []string{"/metrics", "/", "/services", "/backends?q=nothing"} {
+		time.Sleep(2 * time.Second) // so that none of it was made for others
+		began := time.Now()
+		bytes, packed, err := page(path)
+		if err != nil {
+			return err
+		}
+		row(path+", and gzipped", fmt.Sprintf("%.3f MB, %.3f MB, in %v", float64(bytes)/1e6, float64(packed)/1e6, time.Since(began).Round(time.Millisecond)))
 	}
-	row("metrics, and gzipped", fmt.Sprintf("%.1f MB, %.2f MB", float64(page)/1e6, float64(packed)/1e6))
 	for _, name := range []string{"config.yaml", "state/plan.json"} {
 		if info, err := os.Stat(b.path(name)); err == nil {
 			row(filepath.Base(name), fmt.Sprintf("%.1f MB", float64(info.Size())/1e6))
@@ -246,17 +250,17 @@ func (b *bench) show() error {
 	return nil
 }
 
-// metricsPage is its length, and what gzip makes of it.
-func metricsPage() (page, packed int64, err error) {
-	response, err := http.Get("http://" + metricsAddress + "/metrics")
+// page is its length, and what gzip makes of it.
+func page(path string) (length, packed int64, err error) {
+	response, err := http.Get("http://" + metricsAddress + path)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer response.Body.Close()
 	var to bytes.Buffer
 	writer := gzip.NewWriter(&to)
-	page, err = io.Copy(writer, response.Body)
-	return page, int64(to.Len()), errors.Join(err, writer.Close())
+	length, err = io.Copy(writer, response.Body)
+	return length, int64(to.Len()), errors.Join(err, writer.Close())
 }
 
 // flood: the first pool's backends flap 2,000 times in ten seconds.

@@ -103,7 +103,7 @@ func DescribeBackend(detail brain.BackendDetail) *controllerv1.GetBackendRespons
 
 func describeService(s brain.ServiceView) *controllerv1.Service {
 	described := &controllerv1.Service{
-		Name: s.Service.Name, State: s.State, Reason: s.Reason, Pools: s.Service.Pools,
+		Name: s.Service.Name, Group: s.Service.Group, State: s.State, Reason: s.Reason, Pools: s.Service.Pools,
 		BackendsActive: uint32(s.Active), Backends: uint32(len(s.Service.Members)),
 		BackupPools: s.Service.BackupPools, OnBackup: s.OnBackup, BackendsMin: uint32(s.Service.BackendsMin),
 		Drain: describeDrain(s.Drain), Buckets: describeBuckets(s.Buckets),

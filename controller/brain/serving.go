@@ -1,6 +1,6 @@
 package brain
 
-// Whether clients are served here: one answer for the CLI, the status page,
+// Whether clients are served here: one answer for the CLI, the console,
 // readyz, doctor and metrics.
 
 import (

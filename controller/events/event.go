@@ -67,6 +67,15 @@ func (o Object) Is(text string) bool {
 	return text == o.Kind || text == o.String() || o.Kind == "backend" && found && text == o.Kind+" "+name
 }
 
+// IsBad says whether the object is worse off now.
+func (e Event) IsBad() bool {
+	switch e.To {
+	case "different", "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "withheld", "lost", "failing", "shrinking", "failed to start":
+		return e.From != "new" // not yet probed is no bad news
+	}
+	return false
+}
+
 const (
 	// Of a cause: a config may have many mistakes.
 	causeBytesMax = 1 << 10

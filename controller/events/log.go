@@ -2,7 +2,6 @@ package events
 
 import (
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 )
@@ -216,12 +215,12 @@ func (l *Log) history() (found []Record, next uint64) {
 }
 
 // Latest record of an object; false: none is kept.
-func (l *Log) Latest(object Object) (Record, bool) {
-	records, _ := l.history()
-	for _, r := range slices.Backward(records) {
+func (l *Log) Latest(object Object) (latest Record, known bool) {
+	l.Back(0, func(r *Record) bool {
 		if r.Object == object {
-			return r, true
+			latest, known = *r, true
 		}
-	}
-	return Record{}, false
+		return !known
+	})
+	return latest, known
 }

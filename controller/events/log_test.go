@@ -339,6 +339,51 @@ func Test_a_reader_gets_what_its_filter_lets_through(t *testing.T) {
 	}
 }
 
+func Test_events_are_read_backwards_each_once_with_its_repeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := Open(t.TempDir(), logTo(&safeBuffer{}))
+		for i := range 3 * batchMax {
+			l.Tell(change(fmt.Sprint("web/", i), "active", "down"))
+		}
+		time.Sleep(foldWindow)
+		for range 3 {
+			l.Tell(change("flaps", "active", "down")) // one record, and two repeats without one
+		}
+		l.Tell(change("last", "active", "down"))
+		back := func(before uint64, limit int) (names []string, first Record) {
+			l.Back(before, func(r *Record) bool {
+				names = append(names, r.Object.Name)
+				if len(names) == 1 {
+					first = *r
+				}
+				return len(names) < limit
+			})
+			return names, first
+		}
+		if names, _ := back(0, 3); fmt.Sprint(names) != "[last flaps web/767]" {
+			t.Error(names)
+		}
+		if _, first := back(770, 1); first.Object.Name != "flaps" || first.Count != 3 {
+			t.Errorf("%+v", first)
+		}
+		if names, first := back(0, KeptMax); len(names) != 3*batchMax+2 || first.Number != 770 {
+			t.Errorf("%d, %+v", len(names), first)
+		}
+		time.Sleep(foldWindow)
+		l.Tell(change("later", "active", "down")) // closes what was open: the repeats are a record
+		if names, _ := back(0, KeptMax); len(names) != 3*batchMax+3 || fmt.Sprint(names[:3]) != "[later flaps last]" {
+			t.Errorf("%d, %v", len(names), names[:3])
+		}
+		if names, _ := back(769, KeptMax); len(names) != 3*batchMax || names[0] != "web/767" {
+			t.Errorf("before a record that was repeated since: %d, %v", len(names), names[0])
+		}
+		if names, _ := back(1, KeptMax); names != nil {
+			t.Error(names)
+		}
+		close(l.stop)
+	})
+}
+
 func Test_order_is_that_of_telling_also_when_the_clock_goes_back(t *testing.T) {
 	dir := t.TempDir()
 	session(t, dir, func(l *Log) {

@@ -2,6 +2,8 @@ package events
 
 import (
 	"context"
+	"math"
+	"slices"
 	"time"
 )
 
@@ -64,6 +66,56 @@ func (l *Log) Watch(ctx context.Context, f Filter, send func(r *Record, lost uin
 		}
 	}
 	return nil
+}
+
+// Back gives take each event once, the latest record first and with its repeats so far, until
+// take returns false. before: only records with lower numbers; 0: all.
+func (l *Log) Back(before uint64, take func(*Record) bool) {
+	repeats := l.repeats()
+	records, at := l.batchBefore(math.MaxUint64)
+	seen := map[uint64]bool{}
+	for len(records) > 0 {
+		for i := range slices.Backward(records) {
+			r := &records[i]
+			if seen[r.ID] {
+				continue
+			}
+			seen[r.ID] = true
+			if open, repeated := repeats[r.ID]; repeated {
+				r.Count, r.Last = open.Count, open.Last
+			}
+			if (before == 0 || r.Number < before) && !take(r) {
+				return
+			}
+		}
+		records, at = l.batchBefore(at)
+	}
+}
+
+// batchBefore a position: the records there, in order, and where they begin. Whoever tells
+// events waits for one batch at most.
+func (l *Log) batchBefore(at uint64) (records []Record, begin uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	end := min(at, l.next)
+	begin = max(l.oldest(), end-min(end, batchMax))
+	for at := begin; at < end; at++ {
+		records = append(records, l.ring[at%KeptMax])
+	}
+	return records, begin
+}
+
+// repeats that have no record yet, by the event's ID.
+func (l *Log) repeats() map[uint64]Record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	repeats := map[uint64]Record{}
+	for _, one := range l.opened {
+		if one.Count > 1 {
+			repeats[one.ID] = one.Record
+		}
+	}
+	return repeats
 }
 
 // gave a record this number.

@@ -92,6 +92,9 @@ func (r *Rates) keep(before, now *reading) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hour.add(point, services)
+	if r.watchers == 0 {
+		r.latest = rates
+	}
 }
 
 // Hour has the points of the last hour, the oldest first.

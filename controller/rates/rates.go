@@ -39,9 +39,10 @@ type Rates struct {
 	// The first of several watchers came.
 	woken chan struct{}
 	// What was read last is another, and this channel is closed then.
-	latest  *controllerv1.Rates
-	changed chan struct{}
-	hour    hour
+	latest   *controllerv1.Rates
+	counters *forwarderv1.GetCountersResponse
+	changed  chan struct{}
+	hour     hour
 }
 
 // New knows nothing yet.
@@ -59,6 +60,7 @@ func (r *Rates) Run(ctx context.Context) {
 			return
 		case err != nil:
 			r.tell(&controllerv1.Rates{Problem: err.Error()})
+			r.setCounters(nil)
 			ofSecond = nil
 		case ofSecond != nil && now.at.Sub(ofSecond.at) < secondMin:
 		default:
@@ -66,6 +68,7 @@ func (r *Rates) Run(ctx context.Context) {
 				r.tell(between(ofSecond, now))
 			}
 			ofSecond = now
+			r.setCounters(now.counters)
 			if ofPoint == nil || now.at.Sub(ofPoint.at) >= pointTime {
 				r.keep(ofPoint, now)
 				ofPoint = now
@@ -145,6 +148,27 @@ func (r *Rates) Watch(ctx context.Context, take func(*controllerv1.Rates) error)
 			return err
 		}
 	}
+}
+
+// Attend has the counters read each second, as Watch does, until leave is called, once.
+func (r *Rates) Attend() (leave func()) {
+	r.enter()
+	return r.leave
+}
+
+// Latest is what is known now: rates of the last second while somebody watches, else of the
+// last ten; nil before the second reading. The counters are those that were read last; nil:
+// none, or the forwarder does not answer. Neither is to be changed.
+func (r *Rates) Latest() (*controllerv1.Rates, *forwarderv1.GetCountersResponse) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.latest, r.counters
+}
+
+func (r *Rates) setCounters(counters *forwarderv1.GetCountersResponse) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counters = counters
 }
 
 func (r *Rates) enter() <-chan struct{} {

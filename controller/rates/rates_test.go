@@ -107,6 +107,32 @@ func TestAForwarderThatDoesNotAnswerIsToldAndComesBack(t *testing.T) {
 	})
 }
 
+func TestTheLatestIsKnownWithoutWatching(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &forwarder{}
+		r := run(t, f)
+		latest := func(what string, after time.Duration, seconds float64, packets uint64) {
+			t.Helper()
+			time.Sleep(after)
+			rates, counters := r.Latest()
+			if rates.GetSeconds() != seconds || seconds > 0 && rates.Sent != 1000 || counters.GetSent() != packets {
+				t.Errorf("%s: %v, %v", what, rates, counters)
+			}
+		}
+		latest("at the start", secondMin, 0, 0)
+		latest("nobody watches", pointTime, 10, 10_000)
+		leave := r.Attend()
+		latest("somebody attends", 2*second+secondMin/5, 1, 12_500)
+		leave()
+		latest("nobody any more", 2*pointTime, 10, 30_500)
+		f.down.Store(true)
+		time.Sleep(pointTime)
+		if rates, counters := r.Latest(); rates.Problem == "" || counters != nil {
+			t.Errorf("%v, %v", rates, counters)
+		}
+	})
+}
+
 func TestCountersThatGoBackOrComeAreNoRate(t *testing.T) {
 	at := time.Now()
 	counters := func(packets uint64, services ...*forwarderv1.ServiceCounters) *forwarderv1.GetCountersResponse {

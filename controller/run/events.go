@@ -40,13 +40,11 @@ func (c *Controller) machineName() string {
 
 func logEvent(log *slog.Logger, e events.Event) {
 	level := slog.LevelInfo
-	switch e.To {
-	case "different":
+	switch {
+	case e.To == "different":
 		level = slog.LevelError
-	case "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "withheld", "lost", "failing", "shrinking", "failed to start":
-		if e.From != "new" { // not yet probed is no bad news
-			level = slog.LevelWarn
-		}
+	case e.IsBad():
+		level = slog.LevelWarn
 	}
 	log.Log(context.Background(), level, e.Object.Kind+" "+e.To, "object", e.Object.String(), "from", e.From, "to", e.To, "cause", e.Cause, "who", e.Who)
 }

@@ -11,11 +11,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/guideway/guideway/controller/console"
 	"github.com/guideway/guideway/controller/web"
 )
 
 func (c *Controller) httpHandler() http.Handler {
-	return web.Handler(c.log, c.Go, web.Sources{State: c.State, Counters: c.forwarderCounters, Metrics: c.metrics.Page, NotReady: c.notReady})
+	mux := web.Handler(c.Go, c.metrics.Page, c.notReady)
+	console.New(c.log, c.Go, console.Sources{
+		State: c.State, Fleet: c.Fleet, Rates: c.rates, Events: c.told, ObjectsOf: c.ObjectsOf,
+	}).Register(mux)
+	return mux
 }
 
 type webServer struct {
@@ -48,7 +53,7 @@ func (w *webServer) listen(address string) {
 			w.log.Error("HTTP server ended", "address", address, "error", err)
 		}
 	})
-	w.log.Info("serving /metrics, /readyz, /healthz and the status page", "address", listener.Addr())
+	w.log.Info("serving /metrics, /readyz, /healthz and the console", "address", listener.Addr())
 }
 
 func (w *webServer) stop() {

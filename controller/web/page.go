@@ -24,50 +24,53 @@ var errTooSlow = errors.New("the page is not made within " + pageTimeout.String(
 // page is wanted any more. Who serves awaits it.
 type Begin func(task func(context.Context))
 
-// page is made once for all who request it within a second, one at a time.
-type page struct {
+// Shared is a page, or what pages are made of: made once for all who request it within a
+// time, one at a time.
+type Shared[T any] struct {
 	begin Begin
-	make  func(context.Context) ([]byte, error)
+	make  func(context.Context) (content T, bytes int, err error)
 	age   time.Duration
 
 	mu     sync.Mutex
-	latest *made
-	bytes  int // of all pages that are in memory
+	latest *made[T]
+	bytes  int // of all contents that are in memory
 }
 
-// made is one page, or one that is being made.
-type made struct {
+// made is one content, or one that is being made.
+type made[T any] struct {
 	begun   time.Time
 	done    chan struct{}
-	content []byte
+	content T
+	bytes   int
 	err     error
-	readers int // and the page itself, while it is the latest
+	readers int // and Shared itself, while it is the latest
 }
 
-func newPage(begin Begin, age time.Duration, make func(context.Context) ([]byte, error)) *page {
-	return &page{begin: begin, make: make, age: age}
+// NewShared is made when it is requested; bytes is how much memory it takes.
+func NewShared[T any](begin Begin, age time.Duration, make func(context.Context) (content T, bytes int, err error)) *Shared[T] {
+	return &Shared[T]{begin: begin, make: make, age: age}
 }
 
-// get the page; release it after use.
-func (p *page) get(ctx context.Context) (content []byte, release func(), err error) {
+// Get the content; release it after use.
+func (p *Shared[T]) Get(ctx context.Context) (content T, release func(), err error) {
 	m := p.acquire()
 	select {
 	case <-m.done:
 		return m.content, func() { p.release(m) }, m.err
 	case <-ctx.Done():
 		p.release(m)
-		return nil, func() {}, ctx.Err()
+		return content, func() {}, ctx.Err()
 	}
 }
 
-func (p *page) acquire() *made {
+func (p *Shared[T]) acquire() *made[T] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.latest == nil || p.stale(p.latest) {
 		if p.latest != nil {
 			p.drop(p.latest)
 		}
-		latest := &made{begun: time.Now(), done: make(chan struct{}), readers: 1}
+		latest := &made[T]{begun: time.Now(), done: make(chan struct{}), readers: 1}
 		p.latest = latest
 		p.begin(func(ctx context.Context) { p.fill(ctx, latest) })
 	}
@@ -76,7 +79,7 @@ func (p *page) acquire() *made {
 }
 
 // stale: a new page is due, and there is room for it.
-func (p *page) stale(m *made) bool {
+func (p *Shared[T]) stale(m *made[T]) bool {
 	select {
 	case <-m.done:
 		return time.Since(m.begun) >= p.age && (m.err != nil || p.bytes <= pagesBytesMax)
@@ -85,29 +88,29 @@ func (p *page) stale(m *made) bool {
 	}
 }
 
-func (p *page) fill(ctx context.Context, m *made) {
+func (p *Shared[T]) fill(ctx context.Context, m *made[T]) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
-	content, err := p.make(ctx)
+	content, bytes, err := p.make(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = errTooSlow
 	}
 	p.mu.Lock()
-	m.content, m.err = content, err
-	p.bytes += len(content)
+	m.content, m.bytes, m.err = content, bytes, err
+	p.bytes += bytes
 	p.mu.Unlock()
 	close(m.done)
 }
 
-func (p *page) release(m *made) {
+func (p *Shared[T]) release(m *made[T]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop(m)
 }
 
-// drop one reader; with the last one the page's memory goes.
-func (p *page) drop(m *made) {
+// drop one reader; with the last one the content's memory goes.
+func (p *Shared[T]) drop(m *made[T]) {
 	if m.readers--; m.readers == 0 {
-		p.bytes -= len(m.content)
+		p.bytes -= m.bytes
 	}
 }

@@ -21,16 +21,16 @@ func begin(t *testing.T) Begin {
 func TestAPageIsMadeOnceForAllWhoAskWithinASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var times atomic.Int32
-		p := newPage(begin(t), pageAge, func(context.Context) ([]byte, error) {
+		p := NewShared(begin(t), pageAge, func(context.Context) ([]byte, int, error) {
 			time.Sleep(100 * time.Millisecond)
 			times.Add(1)
-			return []byte("content"), nil
+			return []byte("content"), 7, nil
 		})
 		var clients sync.WaitGroup
 		for range 200 {
 			clients.Go(func() {
 				for range 20 {
-					content, release, err := p.get(t.Context())
+					content, release, err := p.Get(t.Context())
 					if string(content) != "content" || err != nil {
 						t.Errorf("%q, %v", content, err)
 					}
@@ -49,19 +49,19 @@ func TestAPageIsMadeOnceForAllWhoAskWithinASecond(t *testing.T) {
 func TestAPageThatTakesLongIsNotBegunAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var times atomic.Int32
-		p := newPage(begin(t), pageAge, func(ctx context.Context) ([]byte, error) {
+		p := NewShared(begin(t), pageAge, func(ctx context.Context) ([]byte, int, error) {
 			times.Add(1)
 			<-ctx.Done()
-			return nil, ctx.Err()
+			return nil, 0, ctx.Err()
 		})
 		for range 10 {
 			ctx, cancel := context.WithTimeout(t.Context(), pageTimeout/20)
-			if _, _, err := p.get(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			if _, _, err := p.Get(ctx); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("error %v", err)
 			}
 			cancel()
 		}
-		if _, _, err := p.get(t.Context()); !errors.Is(err, errTooSlow) {
+		if _, _, err := p.Get(t.Context()); !errors.Is(err, errTooSlow) {
 			t.Errorf("error %v", err)
 		}
 		if n := times.Load(); n != 1 {
@@ -73,13 +73,13 @@ func TestAPageThatTakesLongIsNotBegunAgain(t *testing.T) {
 func TestPagesThatSlowClientsStillReadAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var times int
-		p := newPage(begin(t), pageAge, func(context.Context) ([]byte, error) {
+		p := NewShared(begin(t), pageAge, func(context.Context) ([]byte, int, error) {
 			times++
-			return []byte(strings.Repeat("x", pagesBytesMax/3)), nil
+			return []byte(strings.Repeat("x", pagesBytesMax/3)), pagesBytesMax / 3, nil
 		})
 		var releases []func()
 		for range 20 { // a slow client a second
-			_, release, err := p.get(t.Context())
+			_, release, err := p.Get(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +92,7 @@ func TestPagesThatSlowClientsStillReadAreBounded(t *testing.T) {
 		for _, release := range releases {
 			release()
 		}
-		_, release, _ := p.get(t.Context())
+		_, release, _ := p.Get(t.Context())
 		release()
 		if times != 5 || p.bytes != pagesBytesMax/3 {
 			t.Errorf("%d pages made, %d bytes in memory", times, p.bytes)

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"time"
@@ -24,10 +25,27 @@ const (
 
 // NewServer answers by the handler, within time limits.
 func NewServer(handler http.Handler) *http.Server {
-	return &http.Server{
+	stopping, stop := context.WithCancel(context.Background())
+	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: 2 * headerTimeout,
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytesMax,
+		BaseContext: func(net.Listener) context.Context {
+			return context.WithValue(context.Background(), stoppingKey{}, stopping)
+		},
 	}
+	server.RegisterOnShutdown(stop)
+	return server
+}
+
+type stoppingKey struct{}
+
+// Stopping is closed when the request's server shuts down, which waits for requests:
+// a stream that would go on for long ends then.
+func Stopping(r *http.Request) <-chan struct{} {
+	if stopping, ok := r.Context().Value(stoppingKey{}).(context.Context); ok {
+		return stopping.Done()
+	}
+	return nil // no server of ours
 }
 
 // Limit the connections of a TCP listener, and what the kernel holds for each.

@@ -1,5 +1,5 @@
-// Package web serves people and machines that speak HTTP: a status page,
-// /metrics, /healthz and /readyz. Everything is read only. Whatever the number
+// Package web serves machines that speak HTTP: /metrics, /healthz and /readyz; and it has
+// the limits of all that is served by HTTP. Everything is read only. Whatever the number
 // of clients, each page is made at most once a second.
 package web
 
@@ -7,50 +7,22 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"embed"
-	"errors"
 	"fmt"
-	"html/template"
 	"io"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
-
-	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
-	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
-
-//go:embed status.html
-var files embed.FS
-
-var statusTemplate = template.Must(template.New("status.html").Funcs(template.FuncMap{
-	"ago": func(t interface{ AsTime() time.Time }) string {
-		return time.Since(t.AsTime()).Round(time.Second).String()
-	},
-	"join": func(words []string) string { return strings.Join(words, ", ") },
-}).ParseFS(files, "status.html"))
-
-// Sources are where the answers come from.
-type Sources struct {
-	State    func(context.Context) (*controllerv1.GetStateResponse, error)
-	Counters func(context.Context) (*forwarderv1.GetCountersResponse, error)
-	// In Prometheus' text format.
-	Metrics func(context.Context) ([]byte, error)
-	// Empty: ready. Else what is missing, a sentence each.
-	NotReady func(context.Context) ([]string, error)
-}
 
 // readyAge: what brings traffic here must hear soon that it should not.
 const readyAge = 100 * time.Millisecond
 
-// Handler answers all paths.
-func Handler(log *slog.Logger, begin Begin, sources Sources) http.Handler {
-	mux := MetricsHandler(begin, sources.Metrics)
-	mux.Handle("GET /readyz", readyz(begin, sources))
-	status := func(ctx context.Context) ([]byte, error) { return status(ctx, log, sources) }
-	mux.Handle("GET /{$}", serve(begin, status, "text/html; charset=utf-8"))
+// Handler answers /metrics, /healthz, and /readyz by what is missing: empty, or a sentence
+// each.
+func Handler(begin Begin, metrics func(context.Context) ([]byte, error), notReady func(context.Context) ([]string, error)) *http.ServeMux {
+	mux := MetricsHandler(begin, metrics)
+	mux.Handle("GET /readyz", readyz(begin, notReady))
 	return mux
 }
 
@@ -65,45 +37,49 @@ func MetricsHandler(begin Begin, metrics func(context.Context) ([]byte, error)) 
 // serve a page that is packed when it is made: metrics of 10,000 services are 10 MB of text,
 // and half a MB packed.
 func serve(begin Begin, make func(context.Context) ([]byte, error), contentType string) http.Handler {
-	p := newPage(begin, pageAge, func(ctx context.Context) ([]byte, error) {
+	p := NewShared(begin, pageAge, func(ctx context.Context) ([]byte, int, error) {
 		content, err := make(ctx)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		return packed(content)
+		packed := Pack(content)
+		return packed, len(packed), nil
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		content, release, err := p.get(r.Context())
+		content, release, err := p.Get(r.Context())
 		defer release()
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		w.Header().Set("Content-Type", contentType)
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-		w.Header().Set("Vary", "Accept-Encoding")
-		if takesGzip(r) {
-			w.Header().Set("Content-Encoding", "gzip")
-			w.Header().Set("Content-Length", strconv.Itoa(len(content)))
-			_, _ = w.Write(content) // the reader went away, or was too slow
-			return
-		}
-		if text, err := gzip.NewReader(bytes.NewReader(content)); err == nil { // it is ours
-			_, _ = io.Copy(w, text) // as above
-		}
+		w.Header().Set("Content-Security-Policy", "default-src 'none'")
+		ServePacked(w, r, content, contentType)
 	})
 }
 
-func packed(content []byte) ([]byte, error) {
+// Pack a page for ServePacked.
+func Pack(content []byte) []byte {
 	var to bytes.Buffer
-	writer, err := gzip.NewWriterLevel(&to, gzip.BestSpeed)
-	if err == nil {
-		_, err = writer.Write(content)
+	writer, _ := gzip.NewWriterLevel(&to, gzip.BestSpeed) // a level that there is
+	_, _ = writer.Write(content)                          // memory takes everything
+	_ = writer.Close()
+	return to.Bytes()
+}
+
+// ServePacked answers by what Pack made: as it is for clients that take it, else as text.
+func ServePacked(w http.ResponseWriter, r *http.Request, packed []byte, contentType string) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Vary", "Accept-Encoding")
+	if takesGzip(r) {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Set("Content-Length", strconv.Itoa(len(packed)))
+		_, _ = w.Write(packed) // the reader went away, or was too slow
+		return
 	}
-	if err == nil {
-		err = writer.Close()
+	if text, err := gzip.NewReader(bytes.NewReader(packed)); err == nil { // it is ours
+		_, _ = io.Copy(w, text) // as above
 	}
-	return to.Bytes(), err
 }
 
 func takesGzip(r *http.Request) bool {
@@ -116,49 +92,23 @@ func takesGzip(r *http.Request) bool {
 	return false
 }
 
-// readyz is for those who send traffic or go on with a rolling change. Empty
-// content: ready.
-func readyz(begin Begin, sources Sources) http.Handler {
-	missing := newPage(begin, readyAge, func(ctx context.Context) ([]byte, error) {
-		missing, err := sources.NotReady(ctx)
-		return []byte(strings.Join(missing, "\n")), err
+// readyz is for those who send traffic or go on with a rolling change.
+func readyz(begin Begin, notReady func(context.Context) ([]string, error)) http.Handler {
+	shared := NewShared(begin, readyAge, func(ctx context.Context) (string, int, error) {
+		missing, err := notReady(ctx)
+		text := strings.Join(missing, "\n")
+		return text, len(text), err
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		content, release, err := missing.get(r.Context())
+		missing, release, err := shared.Get(r.Context())
 		defer release()
 		switch {
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		case len(content) > 0:
-			http.Error(w, string(content), http.StatusServiceUnavailable)
+		case missing != "":
+			http.Error(w, missing, http.StatusServiceUnavailable)
 		default:
 			fmt.Fprintln(w, "ready")
 		}
 	})
-}
-
-type statusPage struct {
-	*controllerv1.GetStateResponse
-	Counters *forwarderv1.GetCountersResponse
-	// Why there are no counters.
-	NoCounters string
-}
-
-func status(ctx context.Context, log *slog.Logger, sources Sources) ([]byte, error) {
-	state, err := sources.State(ctx)
-	if err != nil {
-		return nil, err
-	}
-	shown := statusPage{GetStateResponse: state}
-	countersCtx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	if shown.Counters, err = sources.Counters(countersCtx); err != nil {
-		shown.NoCounters = err.Error()
-	}
-	var body bytes.Buffer
-	if err := statusTemplate.Execute(&body, shown); err != nil {
-		log.Error("status page", "error", err)
-		return nil, errors.New("the status page has a fault: see the controller's log")
-	}
-	return body.Bytes(), nil
 }

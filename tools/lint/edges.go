@@ -187,13 +187,15 @@ var goEdgeRules = map[string][]string{
 	"controller/statedir":        {},
 	"controller/buckets":         {"proto"},
 	"controller/api":             append([]string{"controller/events", "controller/rates", "controller/rundir"}, sinkMayKnow...),
-	"controller/web":             sinkMayKnow,
-	"controller/metrics":         append([]string{"controller/sinks/fleet", "controller/sinks/session"}, sinkMayKnow...),
-	"controller/outside":         {"proto"},
-	"controller/tracer":          {"controller/config", "controller/outside"},
-	"controller/apitest":         {"proto"},
-	"controller/etcdtest":        {"looptest"},
-	"controller/notify":          {},
+	// HTTP, and its limits; and the pages for people, which repeat what others decided.
+	"controller/web":      {},
+	"controller/console":  {"proto", "controller/brain", "controller/events", "controller/outside", "controller/rates", "controller/web"},
+	"controller/metrics":  append([]string{"controller/sinks/fleet", "controller/sinks/session"}, sinkMayKnow...),
+	"controller/outside":  {"proto"},
+	"controller/tracer":   {"controller/config", "controller/outside"},
+	"controller/apitest":  {"proto"},
+	"controller/etcdtest": {"looptest"},
+	"controller/notify":   {},
 	// Wiring: the controller's, and the speaker's, a process of its own. Of the speaker the
 	// controller knows whether the forwarder is well, as both judge it.
 	"controller/run": {"proto", "controller", "speaker/health"},

@@ -3823,8 +3823,8 @@ func (x *Interface) GetQueues() uint32 {
 
 type Metrics struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Address and port that the controller serves `/metrics`, `/healthz` and
-	// `/readyz` on. Default: `127.0.0.1:9470`.
+	// Address and port that the controller serves its console (pages for browsers, without a
+	// password), `/metrics`, `/healthz` and `/readyz` on. Default: `127.0.0.1:9470`.
 	Listen *string `protobuf:"bytes,1,opt,name=listen,proto3,oneof" json:"listen,omitempty"`
 	// What the forwarder counts of a backend: `service`: of all services with the
 	// same pools together (and for each of its VIPs what the service got);

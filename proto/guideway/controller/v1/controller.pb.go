@@ -1023,7 +1023,9 @@ type Service struct {
 	// Absent: the service is not drained.
 	Drain *Drain `protobuf:"bytes,11,opt,name=drain,proto3" json:"drain,omitempty"`
 	// Of a stateless service, and of no other.
-	Buckets       *Buckets `protobuf:"bytes,12,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	Buckets *Buckets `protobuf:"bytes,12,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	// Its set of pools, as Backend.group.
+	Group         string `protobuf:"bytes,13,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1140,6 +1142,13 @@ func (x *Service) GetBuckets() *Buckets {
 		return x.Buckets
 	}
 	return nil
+}
+
+func (x *Service) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
 }
 
 // Which backends have the buckets of a stateless service.
@@ -5496,7 +5505,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x12generation_running\x18\x06 \x01(\x04R\x11generationRunning\x12\x18\n" +
 	"\arefusal\x18\a \x01(\tR\arefusal\x12)\n" +
 	"\x10restart_required\x18\b \x01(\tR\x0frestartRequired\x12\x1a\n" +
-	"\bwarnings\x18\t \x03(\tR\bwarnings\"\x8d\x03\n" +
+	"\bwarnings\x18\t \x03(\tR\bwarnings\"\xa3\x03\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04vips\x18\x02 \x03(\tR\x04vips\x12\x14\n" +
@@ -5510,7 +5519,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\fbackends_min\x18\n" +
 	" \x01(\rR\vbackendsMin\x123\n" +
 	"\x05drain\x18\v \x01(\v2\x1d.guideway.controller.v1.DrainR\x05drain\x129\n" +
-	"\abuckets\x18\f \x01(\v2\x1f.guideway.controller.v1.BucketsR\abuckets\"\xc1\x03\n" +
+	"\abuckets\x18\f \x01(\v2\x1f.guideway.controller.v1.BucketsR\abuckets\x12\x14\n" +
+	"\x05group\x18\r \x01(\tR\x05group\"\xc1\x03\n" +
 	"\aBuckets\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x1e\n" +
 	"\n" +
