@@ -86,6 +86,7 @@ func newSite(t testing.TB, state *controllerv1.GetStateResponse) *site {
 	s := &site{state: state, events: events.Open(t.TempDir(), log)}
 	started := time.Now().Add(-time.Hour)
 	r := rates.New(rates.Source{
+		Machine: func() string { return "lb-1" },
 		Counters: func(context.Context) (*forwarderv1.GetCountersResponse, error) {
 			n := uint64(time.Since(started) / time.Millisecond)
 			return &forwarderv1.GetCountersResponse{
