@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -250,17 +249,28 @@ func (b *bench) show() error {
 	return nil
 }
 
-// page is its length, and what gzip makes of it.
-func page(path string) (length, packed int64, err error) {
-	response, err := http.Get("http://" + metricsAddress + path)
+// page is its length, and that of what is sent to who takes gzip.
+func page(path string) (length, sent int64, err error) {
+	request, err := http.NewRequest(http.MethodGet, "http://"+metricsAddress+path, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	request.Header.Set("Accept-Encoding", "gzip")
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer response.Body.Close()
-	var to bytes.Buffer
-	writer := gzip.NewWriter(&to)
-	length, err = io.Copy(writer, response.Body)
-	return length, int64(to.Len()), errors.Join(err, writer.Close())
+	var packed bytes.Buffer
+	if sent, err = io.Copy(&packed, response.Body); err != nil {
+		return 0, 0, err
+	}
+	reader, err := gzip.NewReader(&packed)
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s is not gzipped: %w", path, err)
+	}
+	length, err = io.Copy(io.Discard, reader)
+	return length, sent, err
 }
 
 // flood: the first pool's backends flap 2,000 times in ten seconds.
