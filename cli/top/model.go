@@ -130,9 +130,7 @@ func (o observation) sum() (sum *controllerv1.Rates, current int) {
 		}
 	}
 	sum.Services, sum.Backends = slices.Collect(maps.Values(services)), slices.Collect(maps.Values(backends))
-	sum.Dropped = slices.SortedFunc(maps.Values(drops), func(a, b *controllerv1.DropRate) int {
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Reason, b.Reason))
-	})
+	sum.Dropped = slices.SortedFunc(maps.Values(drops), rates.CompareDrops)
 	return sum, current
 }
 
@@ -279,14 +277,6 @@ func (m *model) chosen(sum *controllerv1.Rates) *controllerv1.Rates {
 	chosen := rates.Choose(sum, rates.Orders[m.sort], m.filter, m.limit)
 	chosen.ServicesBusy, chosen.BackendsBusy = max(chosen.ServicesBusy, sum.ServicesBusy), max(chosen.BackendsBusy, sum.BackendsBusy)
 	return chosen
-}
-
-// dropped packets for all reasons.
-func dropped(r *controllerv1.Rates) (packets float64) {
-	for _, d := range r.Dropped {
-		packets += d.Packets
-	}
-	return packets
 }
 
 // compact number of at most five columns: 7, 1.5, 34k, 1.2M.

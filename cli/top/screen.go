@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/controller/rates"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -77,7 +78,7 @@ func (m *model) head(shown observation, sum *controllerv1.Rates, current int) []
 
 func sums(r *controllerv1.Rates) string {
 	return fmt.Sprintf("received %s/s, sent %s/s, dropped %s/s, %s bit/s, %s connections/s",
-		compact(r.Received), compact(r.Sent), compact(dropped(r)), compact(8*r.Bytes), compact(r.NewConnections))
+		compact(r.Received), compact(r.Sent), compact(rates.Dropped(r)), compact(8*r.Bytes), compact(r.NewConnections))
 }
 
 // busy workers: each, or if they do not fit, the least and the most busy.
@@ -239,7 +240,7 @@ func (m *model) machineLines(w watched, at time.Time) []line {
 		return m.wrapped(w.why(at), "")
 	}
 	r := w.rates
-	return plain(columns(w.name, compact(r.Received), compact(8*r.Bytes), compact(r.NewConnections), compact(dropped(r))))
+	return plain(columns(w.name, compact(r.Received), compact(8*r.Bytes), compact(r.NewConnections), compact(rates.Dropped(r))))
 }
 
 func (m *model) foot() string {

@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/guideway/guideway/controller/rates"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -29,7 +30,7 @@ func ratesOf(services int) *controllerv1.Rates {
 		Machine: "lb-1", Time: timestamppb.New(at), Seconds: 1, ServicesBusy: uint32(services), BackendsBusy: uint32(2 * services),
 		Workers: []*controllerv1.WorkerLoad{{Name: "worker-0", BusyRatio: 0.12}, {Name: "worker-1", BusyRatio: 0.97}},
 	}
-	for i := range min(services, limitDefault) {
+	for i := range min(services, rates.RowsUsual) {
 		packets := 1_234_567.0 / float64(i*i+1)
 		r.Services = append(r.Services, rate(fmt.Sprintf("web-%d", i), "", packets))
 		r.Backends = append(r.Backends, rate(fmt.Sprintf("web-%d", i), "a", packets/2), rate(fmt.Sprintf("web-%d", i), "b", packets/2))
@@ -53,7 +54,7 @@ func withDrops(r *controllerv1.Rates) *controllerv1.Rates {
 
 // heard is a model that has heard of machines a while ago.
 func heard(ago time.Duration, machines ...watched) *model {
-	m := &model{sort: "packets", limit: limitDefault, now: observation{at: at, machines: map[string]watched{}}}
+	m := &model{sort: "packets", limit: rates.RowsUsual, now: observation{at: at, machines: map[string]watched{}}}
 	for _, w := range machines {
 		w.heard = at.Add(-ago)
 		m.now.machines[w.name] = w

@@ -2,6 +2,7 @@ package top
 
 import (
 	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/controller/rates"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -84,7 +85,7 @@ func (m *model) value() shownRates {
 		one := shownOfOne{Machine: w.name}
 		if r := w.rates; w.isCurrent(m.now.at) {
 			one.Time, one.Seconds = output.At(r.Time), r.Seconds
-			one.Received, one.Sent, one.Dropped, one.Bytes, one.NewConnections = r.Received, r.Sent, dropped(r), r.Bytes, r.NewConnections
+			one.Received, one.Sent, one.Dropped, one.Bytes, one.NewConnections = r.Received, r.Sent, rates.Dropped(r), r.Bytes, r.NewConnections
 		} else {
 			one.Problem = w.wrong(m.now.at)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/guideway/guideway/cli/fleet"
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/controller/rates"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -32,12 +33,6 @@ type options struct {
 	once    bool
 	format  string
 }
-
-const (
-	limitDefault = 100
-	// Of the API. A fleet's machines are asked for as many, so that the sums are right.
-	limitMax = 1000
-)
 
 // Command is `guideway top`.
 func Command() *cobra.Command {
@@ -60,7 +55,7 @@ func Command() *cobra.Command {
 	flags.BoolVar(&o.once, "once", false, "print the rates once, of the last second (or of the last ten, if nobody watched before)")
 	commandline.AddChoice(command, &o.model.sort, "sort", "", "the most of these first", sorts...)
 	flags.StringVar(&o.model.filter, "filter", "", "show services and backends with this `TEXT` in their names")
-	flags.IntVar(&o.model.limit, "limit", limitDefault, fmt.Sprintf("show no more than `N` services and N backends; at most %d", limitMax))
+	flags.IntVar(&o.model.limit, "limit", rates.RowsUsual, fmt.Sprintf("show no more than `N` services and N backends; at most %d", rates.RowsMax))
 	flags.BoolVar(&o.model.isFleet, "fleet", false, "sums of every machine of the cluster, through the API of each (api.listen)")
 	commandline.AddOutput(command, &o.format, commandline.TextFormats)
 	machine.AddController(command, &o.machine)
@@ -68,8 +63,8 @@ func Command() *cobra.Command {
 }
 
 func (o *options) run(command *cobra.Command) error {
-	if o.model.limit < 1 || o.model.limit > limitMax {
-		return commandline.Usagef("--limit %d: give 1 to %d", o.model.limit, limitMax)
+	if o.model.limit < 1 || o.model.limit > rates.RowsMax {
+		return commandline.Usagef("--limit %d: give 1 to %d", o.model.limit, rates.RowsMax)
 	}
 	if len(o.model.filter) > filterMax {
 		return commandline.Usagef("--filter: give at most %d bytes, as many as names have", filterMax)

@@ -14,14 +14,15 @@ import (
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/fleet"
 	"github.com/guideway/guideway/cli/machine"
+	"github.com/guideway/guideway/controller/rates"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
 // request for the rates of each machine.
 func (m *model) request() *controllerv1.WatchRatesRequest {
 	limit := m.limit
-	if m.isFleet {
-		limit = limitMax
+	if m.isFleet { // so that the sums are right
+		limit = rates.RowsMax
 	}
 	return &controllerv1.WatchRatesRequest{Limit: uint32(limit), Sort: m.sort, Filter: m.filter}
 }

@@ -12,20 +12,15 @@ import (
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
-const (
-	rateRows    = 100
-	rateRowsMax = 1000
-)
-
 func (s *service) WatchRates(r *controllerv1.WatchRatesRequest, stream grpc.ServerStreamingServer[controllerv1.Rates]) error {
 	order, known := rates.Orders[r.Sort]
 	switch {
 	case !known:
 		return status.Errorf(codes.InvalidArgument, "sort: %q: give packets, bytes or new_connections", r.Sort)
-	case r.Limit > rateRowsMax:
-		return status.Errorf(codes.InvalidArgument, "limit: %d: give at most %d", r.Limit, rateRowsMax)
+	case r.Limit > rates.RowsMax:
+		return status.Errorf(codes.InvalidArgument, "limit: %d: give at most %d", r.Limit, rates.RowsMax)
 	case r.Limit == 0:
-		r.Limit = rateRows
+		r.Limit = rates.RowsUsual
 	}
 	ctx := stream.Context()
 	done, err := s.limiter.watch(callerOf(ctx).Name)

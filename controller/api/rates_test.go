@@ -44,7 +44,7 @@ func TestAViewerGetsTheBusiest(t *testing.T) {
 		rows        int
 		first, busy string
 	}{
-		"all":      {&controllerv1.WatchRatesRequest{}, rateRows, "s299", "299"},
+		"all":      {&controllerv1.WatchRatesRequest{}, rates.RowsUsual, "s299", "299"},
 		"a few":    {&controllerv1.WatchRatesRequest{Limit: 7}, 7, "s299", "299"},
 		"some":     {&controllerv1.WatchRatesRequest{Limit: 1000, Filter: "s1"}, 100, "s199", "100"},
 		"the rest": {&controllerv1.WatchRatesRequest{Limit: 1000, Sort: "new_connections"}, 299, "s299", "299"},

@@ -18,14 +18,16 @@ func reasonOf(b *controllerv1.Backend) string {
 	return strings.TrimPrefix(b.Reason+"; next hop: "+b.Unresolved, "; ")
 }
 
-func byTrouble(x, y *controllerv1.Backend) int {
-	of := func(b *controllerv1.Backend) int {
-		if b.Unresolved != "" {
-			return rank(bad)
-		}
-		return rank(backendClass(b.State))
+// troubleClass is bad, too, where no packet reaches it, whatever its state.
+func troubleClass(b *controllerv1.Backend) string {
+	if b.Unresolved != "" {
+		return bad
 	}
-	return cmp.Compare(of(x), of(y))
+	return backendClass(b.State)
+}
+
+func byTrouble(x, y *controllerv1.Backend) int {
+	return cmp.Compare(rank(troubleClass(x)), rank(troubleClass(y)))
 }
 
 func (b *builder) backends() (*content, error) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/events"
+	"github.com/guideway/guideway/controller/rates"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -79,7 +80,7 @@ func (b *builder) totals() *table {
 	}
 	add("Packets received/s", plain(perSecond(r.Received)))
 	add("Sent to backends/s", plain(perSecond(r.Sent)))
-	add("Dropped/s", plain(perSecond(dropped(r))))
+	add("Dropped/s", plain(perSecond(rates.Dropped(r))))
 	add("Bytes", plain(bytesPerSecond(r.Bytes)))
 	add("New connections/s", plain(perSecond(r.NewConnections)))
 	var busy float64
@@ -101,13 +102,6 @@ func countIf[T any](items []T, is func(T) bool) (n int) {
 	return n
 }
 
-func dropped(r *controllerv1.Rates) (all float64) {
-	for _, d := range r.Dropped {
-		all += d.Packets
-	}
-	return all
-}
-
 // troubles are services and backends that are not well, the worst first.
 func (b *builder) troubles() *table {
 	t := &table{ID: "troubles", Title: "Not well", Head: heads("", "Name", "State", "Since", "Reason"), None: "nothing: all services are served, and all backends are active"}
@@ -122,10 +116,7 @@ func (b *builder) troubles() *table {
 		}
 	}
 	for _, backend := range b.view.state.Backends {
-		class := backendClass(backend.State)
-		if backend.Unresolved != "" {
-			class = bad
-		}
+		class := troubleClass(backend)
 		if rank(class) < rank(good) {
 			all = append(all, trouble{class, row{"backend " + backendKey(backend), []cell{
 				plain("backend"), {Text: backend.Name, Href: link("backends", "q", backend.Name)}, styled(backend.State, class), since(backend.Since), plain(reasonOf(backend)),

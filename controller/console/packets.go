@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/guideway/guideway/controller/rates"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
@@ -42,7 +43,7 @@ func (b *builder) graphs() *graphs {
 		g.points = append(g.points, pointAt(p.At, p.Received, p.Sent, p.Dropped, p.Bytes, p.NewConnections))
 	}
 	if r := b.view.rates; r.Time != nil {
-		g.now = pointAt(r.Time.AsTime(), r.Received, r.Sent, dropped(r), r.Bytes, r.NewConnections)
+		g.now = pointAt(r.Time.AsTime(), r.Received, r.Sent, rates.Dropped(r), r.Bytes, r.NewConnections)
 	}
 	return g
 }

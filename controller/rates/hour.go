@@ -80,9 +80,8 @@ func (r *Rates) keep(before, now *reading) {
 		return
 	}
 	rates := between(before, now)
-	point := Point{At: now.at, Received: rates.Received, Sent: rates.Sent, Bytes: rates.Bytes, NewConnections: rates.NewConnections, Drops: map[string]float64{}}
+	point := Point{At: now.at, Received: rates.Received, Sent: rates.Sent, Dropped: Dropped(rates), Bytes: rates.Bytes, NewConnections: rates.NewConnections, Drops: map[string]float64{}}
 	for _, drop := range rates.Dropped {
-		point.Dropped += drop.Packets
 		point.Drops[drop.Reason] = drop.Packets
 	}
 	services := map[string]ServicePoint{}

@@ -69,15 +69,26 @@ func between(before, now *reading) *controllerv1.Rates {
 			rates.Dropped = append(rates.Dropped, &controllerv1.DropRate{Reason: drop.Reason, Packets: rate, Meaning: drop.Meaning, UsualCause: drop.UsualCause})
 		}
 	}
-	slices.SortFunc(rates.Dropped, func(a, b *controllerv1.DropRate) int {
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Reason, b.Reason))
-	})
+	slices.SortFunc(rates.Dropped, CompareDrops)
 	for _, thread := range now.threads {
 		if thread.Role == "worker" {
 			rates.Workers = append(rates.Workers, &controllerv1.WorkerLoad{Name: thread.Name, BusyRatio: thread.BusyRatio})
 		}
 	}
 	return rates
+}
+
+// CompareDrops has the most frequent first.
+func CompareDrops(a, b *controllerv1.DropRate) int {
+	return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Reason, b.Reason))
+}
+
+// Dropped packets for all reasons.
+func Dropped(r *controllerv1.Rates) (packets float64) {
+	for _, drop := range r.GetDropped() {
+		packets += drop.Packets
+	}
+	return packets
 }
 
 func grown(before, now uint64) float64 {
@@ -110,6 +121,12 @@ func busiest(before, now map[name]counts, seconds float64) []*controllerv1.Rate 
 type Order func(*controllerv1.Rate) float64
 
 var byPackets Order = (*controllerv1.Rate).GetPackets
+
+// Rows of services, and of backends, that a client gets if it says no number, and at most.
+const (
+	RowsUsual = 100
+	RowsMax   = 1000
+)
 
 // Orders by what WatchRatesRequest.sort says.
 var Orders = map[string]Order{
