@@ -34,11 +34,9 @@ use arrayvec::ArrayVec;
 use plan::{LookupKey, Matched, Tracking};
 use wire::{BATCH_MAX, Batch, Frame, PacketMeta, plain};
 
-use self::state::{
-    BatchState, JOIN_PORT, Kinds, MULTIPATH, Marked, PacketState, QUIC, STATELESS, Stage,
-};
+use self::state::{BatchState, Kinds, Marked, PacketState, STATELESS, Stage};
 use crate::agent_options::Route;
-use crate::decide::{Why, steady_member};
+use crate::decide::{ChosenMember, Decision, Why, steady_member};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::encapsulate;
 use crate::forward::{Datapath, Destination, Remember, destination, match_service, receive};
@@ -53,6 +51,7 @@ use crate::table::{is_tcp, steady_backend};
 use crate::trace;
 use crate::verdict::Verdict;
 use crate::view::{Traffic, View};
+use crate::worker_evidence::Kind;
 
 /// The verdicts of a batch's frames, in their order.
 pub type Verdicts = ArrayVec<Verdict, BATCH_MAX>;
@@ -66,6 +65,8 @@ pub(crate) struct Needs {
     bucket_hashes: bool,
 }
 
+/// Packets of services with a connection table.
+const TRACKED: Kind = Kind::of(Tracking::Tracked);
 /// How many frames ahead of the one that is read are prefetched.
 const FRAMES_AHEAD: usize = 8;
 /// How many connections ahead of the one that is looked up are prefetched again: of the
@@ -92,10 +93,12 @@ impl<'m> Datapath<'m> {
         }
         self.hash.flows(&mut state.flows, frames.len());
         self.match_all(view, &mut state, verdicts);
-        let by_bucket = self.choose_stateless::<STATELESS>(view, frames, &mut state)
-            + self.choose_stateless::<QUIC>(view, frames, &mut state)
-            + self.choose_stateless::<MULTIPATH>(view, frames, &mut state)
-            + self.choose_stateless::<JOIN_PORT>(view, frames, &mut state);
+        // Of each kind in `STATELESS`.
+        let by_bucket = self.choose_stateless::<0>(view, frames, &mut state)
+            + self.choose_stateless::<1>(view, frames, &mut state)
+            + self.choose_stateless::<2>(view, frames, &mut state)
+            + self.choose_stateless::<3>(view, frames, &mut state)
+            + self.choose_stateless::<4>(view, frames, &mut state);
         self.needs.set(Needs { bucket_hashes: by_bucket > frames.len() / 8, slots: false });
         let BatchState { packets, marked, kinds, .. } = &mut state;
         let mut begin = 0;
@@ -124,7 +127,7 @@ impl<'m> Datapath<'m> {
         let (frames, packets) = (&mut frames[run.clone()], &mut packets[run.clone()]);
         // Apart, so that without a cache no packet tests for one.
         match &self.kernel_cache {
-            _ if !kinds.has(Tracking::Tracked) => {}
+            _ if !kinds.has(TRACKED) => {}
             None => self.choose_tracked(view, frames, packets, |_| {}),
             Some(cache) => self.choose_tracked(view, frames, packets, |packet| {
                 self.note_in_kernel_cache(cache, packet);
@@ -273,19 +276,13 @@ impl<'m> Datapath<'m> {
             let (chosen, why) = match steady {
                 Some(chosen) => (chosen, Why::Tracked),
                 None => {
-                    let undecided = packet.undecided(Tracking::Tracked, matched, frame, None);
-                    let remember = Remember::of(frame);
-                    let (decision, options) =
-                        self.choose(view, undecided, remember, &mut NoRecorder);
-                    misses += u64::from(decision.why != Why::Tracked);
-                    let Some(chosen) = decision.chosen else { continue };
-                    if decision.route != Route::None {
-                        packet.stage = Stage::WithOptions(matched, chosen, options);
-                        continue;
-                    }
-                    (chosen, decision.why)
+                    let (chosen, why) = self.choose_unsteady(view, packet, matched, frame);
+                    misses += u64::from(why != Why::Tracked);
+                    let Some(chosen) = chosen else { continue };
+                    (chosen, why)
                 }
             };
+            let meta = &packet.meta;
             note(&ChosenPacket { view, matched, frame, meta, hash, chosen, why });
             packet.choose(view, counters, matched, chosen);
         }
@@ -296,28 +293,56 @@ impl<'m> Datapath<'m> {
         self.needs.set(Needs { bucket_hashes, slots: slots || misses > served / 8 });
     }
 
-    /// The backends of packets of services that are of one kind and have no connection
-    /// table; how many went by their buckets' hash. For each kind a function of its own,
-    /// so that it carries nothing of the others.
+    /// The backend of a packet that is not steady, and why; no backend where its stage says
+    /// all already. Apart, so that steady packets do not carry what it needs.
     #[inline(never)]
-    fn choose_stateless<'v, const TRACKING: usize>(
+    fn choose_unsteady<'v>(
+        &self,
+        view: &View,
+        packet: &mut PacketState<'v>,
+        matched: &'v Matched,
+        frame: &Frame<'_>,
+    ) -> (Option<ChosenMember>, Why) {
+        let undecided = packet.undecided(TRACKED, matched, frame, None);
+        let (decision, options) =
+            self.choose(view, undecided, Remember::of(frame), &mut NoRecorder);
+        let Decision { chosen, why, route, .. } = decision;
+        match chosen {
+            Some(chosen) if route != Route::None => {
+                packet.stage = Stage::WithOptions(matched, chosen, options);
+                (None, why)
+            }
+            _ => (chosen, why),
+        }
+    }
+
+    /// The backends of packets of one kind in `STATELESS`; how many went by their buckets'
+    /// hash. For each kind a function of its own, so that it carries nothing of the others.
+    #[inline(never)]
+    fn choose_stateless<'v, const KIND: usize>(
         &'v self,
         view: &'v View,
         frames: &[Frame<'_>],
         BatchState { packets, bucket_hashes, kinds, .. }: &mut BatchState<'v>,
     ) -> usize {
-        let (counters, tracking) = (self.counters_of(view), Tracking::ALL[TRACKING]);
+        let (counters, kind) = (self.counters_of(view), STATELESS[KIND]);
         let mut by_bucket = 0;
-        if !kinds.has(tracking) {
+        if !kinds.has(kind) {
             return by_bucket;
         }
+        let bucket_hashes = bucket_hashes.as_ref();
         for (at, (packet, frame)) in packets.iter_mut().zip(frames).enumerate() {
             let Stage::Matched(matched) = packet.stage else { continue };
-            if matched.tracking != tracking {
+            if matched.tracking != kind.tracking {
                 continue;
             }
-            let bucket_hash = bucket_hashes.as_ref().map(|hashes| hashes[at]);
-            let undecided = packet.undecided(tracking, matched, frame, bucket_hash);
+            let its_kind = Kind::of_packet(kind.tracking, &packet.meta);
+            if its_kind != kind {
+                kinds.add(its_kind);
+                continue;
+            }
+            let bucket_hash = bucket_hashes.map(|hashes| hashes[at]);
+            let undecided = packet.undecided(kind, matched, frame, bucket_hash);
             let (decision, options) =
                 self.choose(view, undecided, Remember::Nothing, &mut NoRecorder);
             by_bucket += usize::from(decision.why == Why::Stateless || options.opens);

@@ -252,7 +252,7 @@ pub trait Evidence {
     /// Its flow's entry.
     fn entry(&mut self) -> Option<Entry>;
     /// The member that its QUIC connection id names.
-    fn connection_id(&mut self) -> Option<ChosenMember>;
+    fn connection_id(&mut self, group: &Group) -> Option<ChosenMember>;
     /// The token or the echoed timestamp in its TCP header, whose lowest bits are a bucket.
     fn bits(&mut self) -> Option<u32>;
     /// The hash that selects where nothing else names a backend.
@@ -293,7 +293,7 @@ impl Evidence for Known {
         self.entry
     }
 
-    fn connection_id(&mut self) -> Option<ChosenMember> {
+    fn connection_id(&mut self, _: &Group) -> Option<ChosenMember> {
         self.connection_id
     }
 
@@ -320,7 +320,7 @@ pub fn choose(rules: &Rules<'_>, packet: &mut impl Evidence) -> Decision {
             return Decision { slot: None, route: Route::None, ..only };
         }
         Tracking::StatelessQuic => {
-            if let Some(named) = packet.connection_id() {
+            if let Some(named) = packet.connection_id(rules.group) {
                 return Decision::by_name(Why::ConnectionId, named, Effect::None);
             }
         }

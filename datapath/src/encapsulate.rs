@@ -364,7 +364,7 @@ pub fn encapsulate(
         1 => wrap_v4::<{ V4 + 4 }>(frame, meta, hash, template),
         2 => wrap_v4::<{ V4 + 8 }>(frame, meta, hash, template),
         3 => wrap_v4::<{ V4 + 12 }>(frame, meta, hash, template),
-        Shape::L2 => readdress(frame, meta, template),
+        Shape::L2 => readdress(frame, *meta, template),
         4..Shape::V6 => wrap_v4::<{ V4 + 16 }>(frame, meta, hash, template),
         Shape::V6 => wrap_v6::<V6>(frame, meta, hash, template),
         9 => wrap_v6::<{ V6 + 4 }>(frame, meta, hash, template),
@@ -455,9 +455,10 @@ fn wrap_v6<const FRONT: usize>(
 }
 
 /// Addresses the frame to the next hop, and takes a hop from its packet.
+#[inline(never)]
 fn readdress(
     frame: &mut Frame<'_>,
-    meta: &PacketMeta,
+    meta: PacketMeta,
     template: &HeaderTemplate,
 ) -> Result<(), Unsendable> {
     let hops_at = match meta.family {
@@ -467,7 +468,7 @@ fn readdress(
     if frame.bytes()[ethernet::HEADER_BYTES + hops_at] <= 1 {
         return Err(Unsendable::HopLimit);
     }
-    front::<{ ethernet::HEADER_BYTES }>(frame, meta, template)?;
+    front::<{ ethernet::HEADER_BYTES }>(frame, &meta, template)?;
     let packet = &mut frame.bytes_mut()[ethernet::HEADER_BYTES..];
     // A tunnel in which it came may have marked it as having met congestion (RFC 6040).
     match meta.family {

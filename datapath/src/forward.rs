@@ -28,7 +28,7 @@ use crate::table::{ConnectionTable, Entry, EntryClass, Expiry, FoundEntry, Ticks
 use crate::trace::{Mark, Reporter, Traced, Tracer};
 use crate::verdict::{DeviceIndex, Verdict};
 use crate::view::{View, WorkerCounters};
-use crate::worker_evidence::{Undecided, WorkerEvidence};
+use crate::worker_evidence::{Kind, Undecided, WorkerEvidence};
 
 /// What one worker forwards with.
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl<'m> Datapath<'m> {
         recorder.hashed(hash);
         let packet = Undecided {
             matched: &matched,
-            tracking: matched.tracking,
+            kind: Kind::of_packet(matched.tracking, &meta),
             frame,
             meta: &meta,
             headers: Some(headers),
@@ -244,7 +244,7 @@ impl<'m> Datapath<'m> {
         recorder: &mut impl Recorder,
     ) -> (Decision, AgentOptions) {
         self.count_unserved(packet);
-        let (group, tracking) = (view.plan.group_of(packet.matched), packet.tracking);
+        let (group, tracking) = (view.plan.group_of(packet.matched), packet.kind.tracking);
         let rules = Rules { tracking, ..self.rules(view, packet.matched) };
         let mut evidence = WorkerEvidence::new(self, view, packet);
         let decision = choose(&rules, &mut evidence);
@@ -254,8 +254,7 @@ impl<'m> Datapath<'m> {
         if decision.why == Why::SecondChance {
             recorder.second_chance();
         }
-        let opens = tracking == Tracking::StatelessMultipath && packet.meta.tcp_flags.opens();
-        let options = match (opens, evidence.key) {
+        let options = match (packet.kind.opens, evidence.key) {
             (false, _) => AgentOptions::of(&decision),
             (true, key) => AgentOptions::of_opening(&decision, key, group, || evidence.selector()),
         };
@@ -271,7 +270,7 @@ impl<'m> Datapath<'m> {
             return;
         }
         let is_served =
-            matches!(packet.tracking, Tracking::StatelessMultipath | Tracking::JoinPort);
+            matches!(packet.kind.tracking, Tracking::StatelessMultipath | Tracking::JoinPort);
         if !is_served && packet.tcp_segment().is_some_and(is_requested) {
             self.counters.multipath_unserved.add(1);
         }

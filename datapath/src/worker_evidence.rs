@@ -3,7 +3,7 @@
 //! All of it is inlined into the loops over a batch: taken by a function as a reference,
 //! it would lie in memory, which costs a packet some twenty instructions.
 
-use plan::{Affinity, Matched, Tracking};
+use plan::{Affinity, Group, Matched, Tracking};
 use wire::{FlowKey, Frame, Headers, PacketMeta, plain, tcp_options};
 
 use crate::by_flow::ByFlow;
@@ -15,13 +15,37 @@ use crate::send::headers_of;
 use crate::table::{Entry, FoundEntry};
 use crate::view::View;
 
+/// Of which kind a packet is, as far as code differs for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// Whether connections of its service are tracked.
+    pub tracking: Tracking,
+    /// It is a SYN of a service with Multipath TCP, which says more than others.
+    pub opens: bool,
+}
+
+impl Kind {
+    /// Of packets that say no more than others.
+    pub const fn of(tracking: Tracking) -> Kind {
+        Kind { tracking, opens: false }
+    }
+
+    /// That of a packet of a service that is tracked so.
+    #[inline(always)]
+    pub fn of_packet(tracking: Tracking, meta: &PacketMeta) -> Kind {
+        let opens = tracking == Tracking::StatelessMultipath && meta.tcp_flags.opens();
+        Kind { tracking, opens }
+    }
+}
+
 /// A packet that is to be decided about.
 #[derive(Clone, Copy)]
 pub(crate) struct Undecided<'a, 'f> {
     /// The service that has it.
     pub matched: &'a Matched,
-    /// The same as the match's: a loop over packets of one kind knows it before.
-    pub tracking: Tracking,
+    /// Follows from the match and from what was read: a loop over packets of one kind
+    /// knows it before.
+    pub kind: Kind,
     /// The frame that it is in.
     pub frame: &'a Frame<'f>,
     /// What was read of it.
@@ -123,12 +147,12 @@ impl Evidence for WorkerEvidence<'_, '_, '_> {
     }
 
     #[inline(always)]
-    fn connection_id(&mut self) -> Option<ChosenMember> {
-        let (plan, matched) = (&self.view.plan, self.packet.matched);
-        let quic_lb = plan.service_of(matched).quic_lb.as_ref()?;
+    fn connection_id(&mut self, group: &Group) -> Option<ChosenMember> {
+        let service = self.view.plan.service_of(self.packet.matched);
+        let quic_lb = service.quic_lb.as_ref()?;
         let payload = self.packet.udp_payload()?;
         let keys = &self.datapath.hash.connection_ids;
-        let named = keys.member(quic_lb, plan.group_of(matched), payload);
+        let named = keys.member(quic_lb, group, payload);
         self.datapath.counters.connection_ids.count(named);
         self.named = Some(named);
         named.ok()
@@ -153,9 +177,9 @@ impl Evidence for WorkerEvidence<'_, '_, '_> {
 
     #[inline(always)]
     fn selector(&mut self) -> u64 {
-        let Undecided { matched, tracking, hash, bucket_hash, .. } = self.packet;
+        let Undecided { matched, kind, hash, bucket_hash, .. } = self.packet;
         let service = self.view.plan.service_of(matched);
-        let selector = match (tracking, service.affinity, bucket_hash) {
+        let selector = match (kind.tracking, service.affinity, bucket_hash) {
             (Tracking::Tracked, Affinity::Flow, _) => hash,
             (Tracking::Tracked, ..) | (_, Affinity::Client, _) | (.., None) => {
                 self.datapath.hash.other_selector(service, &self.packet.key())

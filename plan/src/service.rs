@@ -107,15 +107,6 @@ pub enum Tracking {
 }
 
 impl Tracking {
-    /// All of them, in their order.
-    pub const ALL: [Tracking; 5] = [
-        Tracking::Tracked,
-        Tracking::Stateless,
-        Tracking::StatelessQuic,
-        Tracking::StatelessMultipath,
-        Tracking::JoinPort,
-    ];
-
     /// No connection is tracked.
     #[inline(always)]
     #[must_use]

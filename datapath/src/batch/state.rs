@@ -14,7 +14,7 @@ use crate::recursion_limit::RecursionLimit;
 use crate::table::Home;
 use crate::trace::Mark;
 use crate::view::{Traffic, View, WorkerCounters};
-use crate::worker_evidence::Undecided;
+use crate::worker_evidence::{Kind, Undecided};
 
 /// How far a frame's packet has come.
 #[derive(Clone, Copy)]
@@ -87,25 +87,40 @@ impl BatchState<'_> {
     }
 }
 
-pub(super) const STATELESS: usize = Tracking::Stateless as usize;
-pub(super) const QUIC: usize = Tracking::StatelessQuic as usize;
-pub(super) const MULTIPATH: usize = Tracking::StatelessMultipath as usize;
-pub(super) const JOIN_PORT: usize = Tracking::JoinPort as usize;
+/// The kinds that go through no connection table. Only those of the Multipath kind are
+/// looked at for SYNs, so that others do not pay for it: that kind comes first.
+pub(super) const STATELESS: [Kind; 5] = [
+    Kind::of(Tracking::Stateless),
+    Kind::of(Tracking::StatelessQuic),
+    Kind::of(Tracking::StatelessMultipath),
+    Kind { tracking: Tracking::StatelessMultipath, opens: true },
+    Kind::of(Tracking::JoinPort),
+];
 
-/// Which kinds of service a batch has packets of: a bit for each [`Tracking`].
+/// Which kinds of packets a batch has: a bit for each [`Tracking`], and one for SYNs.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Kinds(u8);
 
 impl Kinds {
-    pub(super) fn has(self, tracking: Tracking) -> bool {
-        self.0 & 1 << tracking as u8 != 0
+    const OPENS: u8 = 1 << 7;
+
+    fn bit(kind: Kind) -> u8 {
+        if kind.opens { Kinds::OPENS } else { 1 << kind.tracking as u8 }
+    }
+
+    pub(super) fn has(self, kind: Kind) -> bool {
+        self.0 & Kinds::bit(kind) != 0
+    }
+
+    pub(super) fn add(&mut self, kind: Kind) {
+        self.0 |= Kinds::bit(kind);
     }
 
     /// What is next for a packet whose match is found, with the home that its
     /// connection's entry has.
     #[inline(always)]
     pub(super) fn stage<'v>(&mut self, matched: &'v Matched, home: &'v Home) -> Stage<'v> {
-        self.0 |= 1 << matched.tracking as u8;
+        self.add(Kind::of(matched.tracking));
         match matched.tracking {
             Tracking::Tracked => Stage::Tracked(matched, home),
             _ => Stage::Matched(matched),
@@ -142,13 +157,13 @@ impl<'v> PacketState<'v> {
     #[inline(always)]
     pub(super) fn undecided<'a, 'f>(
         &'a self,
-        tracking: Tracking,
+        kind: Kind,
         matched: &'a Matched,
         frame: &'a Frame<'f>,
         bucket_hash: Option<u64>,
     ) -> Undecided<'a, 'f> {
         let PacketState { hash, meta, .. } = self;
-        Undecided { matched, tracking, frame, meta, headers: None, hash: *hash, bucket_hash }
+        Undecided { matched, kind, frame, meta, headers: None, hash: *hash, bucket_hash }
     }
 
     /// To be sent to that member, if there is a tunnel; prefetches what that
