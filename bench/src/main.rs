@@ -161,6 +161,7 @@ impl Options {
             data("ipv6_one_flow", v6(1), Some(22.5)),
             data("ipv6_1m", v6(flows), None),
             data("geneve_one_flow", Setup { encap: Encap::Geneve, ..self.setup(1) }, None),
+            data("l2_one_flow", Setup { encap: Encap::L2, ..self.setup(1) }, None),
             data("gue_1m", Setup { encap: Encap::Gue, ..self.setup(flows) }, None),
             data("weighted_1m", weighted, None),
             subject("fragments_64k", self.setup(flows / 16), Kind::Fragments, None),

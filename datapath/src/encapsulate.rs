@@ -454,46 +454,55 @@ fn wrap_v6<const FRONT: usize>(
     Ok(())
 }
 
+/// Ethernet's header, and what behind it ends with IPv4's checksum.
+const LINK_AND_HOPS: usize = ethernet::HEADER_BYTES + 12;
+
 /// Addresses the frame to the next hop, and takes a hop from its packet.
-#[inline(never)]
+#[inline(always)]
 fn readdress(
     frame: &mut Frame<'_>,
     meta: PacketMeta,
     template: &HeaderTemplate,
 ) -> Result<(), Unsendable> {
-    let hops_at = match meta.family {
-        Family::V4 => 8,
-        Family::V6 => 7,
+    let headers: &mut [u8; LINK_AND_HOPS] =
+        frame.bytes_mut().first_chunk_mut().expect("no packet's headers are shorter");
+    let (link, packet) = headers.split_at_mut(ethernet::HEADER_BYTES);
+    let hops = match meta.family {
+        Family::V4 => packet[8],
+        Family::V6 => packet[7],
     };
-    if frame.bytes()[ethernet::HEADER_BYTES + hops_at] <= 1 {
+    if hops <= 1 {
         return Err(Unsendable::HopLimit);
     }
-    front::<{ ethernet::HEADER_BYTES }>(frame, &meta, template)?;
-    let packet = &mut frame.bytes_mut()[ethernet::HEADER_BYTES..];
+    if meta.packet_bytes > template.mtu {
+        return Err(Unsendable::TooBig { mtu: template.inside_bytes_max() });
+    }
+    link.copy_from_slice(&template.front[..ethernet::HEADER_BYTES]);
     // A tunnel in which it came may have marked it as having met congestion (RFC 6040).
     match meta.family {
         Family::V4 => {
-            change_v4(packet, 0, |[version, _]| [version, meta.traffic_class]);
-            change_v4(packet, 8, |[hops, protocol]| [hops - 1, protocol]);
+            if packet[1] != meta.traffic_class {
+                change_v4(packet, 0, [packet[0], meta.traffic_class]);
+            }
+            change_v4(packet, 8, [hops - 1, packet[9]]);
         }
         Family::V6 => {
-            packet[7] -= 1;
+            packet[7] = hops - 1;
             let [high, low] = [meta.traffic_class >> 4, meta.traffic_class << 4];
             packet[0] = 6 << 4 | high;
             packet[1] = packet[1] & 0xf | low;
         }
     }
+    frame.truncate(ethernet::HEADER_BYTES + usize::from(meta.packet_bytes));
     Ok(())
 }
 
 /// Changes a word of an IPv4 header, and the checksum with it.
-#[inline]
-fn change_v4(packet: &mut [u8], at: usize, change: impl FnOnce([u8; 2]) -> [u8; 2]) {
-    let before = [packet[at], packet[at + 1]];
-    let after = change(before);
+#[inline(always)]
+fn change_v4(packet: &mut [u8], at: usize, after: [u8; 2]) {
+    let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+    let sum = checksum::update(word(10), word(at), u16::from_be_bytes(after));
     packet[at..at + 2].copy_from_slice(&after);
-    let [old, new] = [before, after].map(u16::from_be_bytes);
-    let sum = checksum::update(u16::from_be_bytes([packet[10], packet[11]]), old, new);
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
