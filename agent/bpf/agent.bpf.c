@@ -24,7 +24,7 @@
  * A second program, at the egress, lowers the MSS of what VIPs answer (mss.h). Two
  * more, at ingress and egress, see the segments of services with Multipath TCP
  * (multipath.h), and have thirteen bits in their timestamps (timestamps.h), which a
- * SYN's tunnel brings (opening.h).
+ * SYN's tunnel brings (opening.h). And two measure how long clients wait (responses.h).
  */
 #include "frame.h"
 #include "tunnel.h"
@@ -38,6 +38,7 @@
 #include "opening.h"
 #include "plain_syn.h"
 #include "redirect.h"
+#include "responses.h"
 #include "timestamps.h"
 
 /* Of what is read by pointers. */
@@ -195,6 +196,26 @@ int gw_agent_out(struct __sk_buff *skb)
 		key_syn_ack(skb, &s);
 	if (!embed_bits(skb, &s))
 		note_untimed(skb, &s);
+	return TC_ACT_UNSPEC;
+}
+
+SEC("classifier")
+int gw_agent_asked(struct __sk_buff *skb)
+{
+	struct segment s = {};
+
+	if (read_frames_segment(skb, RECEIVED, &s))
+		note_request(skb, &s);
+	return TC_ACT_UNSPEC;
+}
+
+SEC("classifier")
+int gw_agent_told(struct __sk_buff *skb)
+{
+	struct segment s = {};
+
+	if (read_frames_segment(skb, SENT, &s))
+		note_response(&s);
 	return TC_ACT_UNSPEC;
 }
 

@@ -88,17 +88,27 @@ pub enum Classifier {
     MultipathIn,
     /// Sees what they send.
     MultipathOut,
+    /// Sees requests, for the time that answers take.
+    Requests,
+    /// Sees answers, for the same.
+    Answers,
 }
 
 impl Classifier {
-    const ALL: [Classifier; 4] =
-        [Classifier::Opener, Classifier::Mss, Classifier::MultipathIn, Classifier::MultipathOut];
+    const ALL: [Classifier; 6] = [
+        Classifier::Opener,
+        Classifier::Mss,
+        Classifier::MultipathIn,
+        Classifier::MultipathOut,
+        Classifier::Requests,
+        Classifier::Answers,
+    ];
 
     fn hook(self) -> Hook {
         match self {
             Classifier::Opener => Hook::TcIngressFirst,
-            Classifier::Mss | Classifier::MultipathOut => Hook::TcEgress,
-            Classifier::MultipathIn => Hook::TcIngress,
+            Classifier::Mss | Classifier::MultipathOut | Classifier::Answers => Hook::TcEgress,
+            Classifier::MultipathIn | Classifier::Requests => Hook::TcIngress,
         }
     }
 
@@ -109,6 +119,8 @@ impl Classifier {
             Classifier::Mss => "tcx-egress",
             Classifier::MultipathIn => "tcx-multipath-ingress",
             Classifier::MultipathOut => "tcx-multipath-egress",
+            Classifier::Requests => "tcx-requests",
+            Classifier::Answers => "tcx-answers",
         }
     }
 
@@ -122,6 +134,9 @@ impl Classifier {
             ),
             Classifier::MultipathIn | Classifier::MultipathOut => {
                 ("mptcp", "it takes Linux 6.6; before, remove `mptcp` here and from the services")
+            }
+            Classifier::Requests | Classifier::Answers => {
+                ("response_times", "it takes Linux 6.6; before, write `response_times: off`")
             }
         }
     }

@@ -28,6 +28,7 @@ mod own;
 pub mod program;
 mod records;
 mod redirects;
+mod responses;
 mod run;
 pub mod setup;
 mod sockets;

@@ -2,6 +2,7 @@
 //! (`make generate`), and their page.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use daemon::metrics::{Labelled, Page, SharedPage, http};
 use tokio::net::TcpListener;
@@ -11,6 +12,7 @@ use crate::mss::FAMILIES;
 use crate::outcome::{Counts, Kind, OUTCOMES};
 use crate::program::Counters;
 use crate::redirects::{EVENTS, Shared, State};
+use crate::responses::{CLASSES, Sockets, end_of};
 use crate::timestamps;
 
 /// Serves the counters, for ever; does nothing without a listener.
@@ -42,6 +44,18 @@ daemon::define_metrics! {
         "Segments of services with Multipath TCP, by what was done with them."
     SYN_COOKIES "guideway_agent_syn_cookies_seconds_total" Counter []
         "Seconds that SYN cookies were switched on for handshakes of Multipath TCP."
+    RESPONSES "guideway_agent_response_seconds" Histogram ["service"]
+        "From the first byte of a request, or of a connection's data, to the first byte of the answer (docs/agent.md)."
+    SAMPLING "guideway_agent_response_measured_one_in" Gauge []
+        "One in so many flows is measured: fewer while more than some 1,000 answers a second are."
+    RESETS "guideway_agent_resets_total" Counter ["service"]
+        "RSTs that the server sent to clients."
+    SERVICE_CONNECTIONS "guideway_agent_service_connections" Gauge ["service"]
+        "Established connections, by the kernel's list."
+    ACCEPT_QUEUE "guideway_agent_accept_queue" Gauge ["service"]
+        "Connections that the server has not accepted yet."
+    ACCEPT_QUEUE_MAX "guideway_agent_accept_queue_max" Gauge ["service"]
+        "With more of them the kernel drops new ones."
     REDIRECTS "guideway_agent_redirects_total" Counter ["event"]
         "What was done about redirect rules (docs/agent.md)."
     STATES_SENT "guideway_agent_states_sent_total" Counter ["controller"]
@@ -62,6 +76,7 @@ fn page(counters: &Counters, exchanges: &[Exchange], rules: &State) -> String {
         Err(problem) => tracing::warn!("cannot read counters for metrics: {problem}"),
     }
     classifiers(&mut page, counters);
+    services(&mut page, counters);
     let count = |name: &&'static str| (*name, rules.events.get(*name).copied().unwrap_or_default());
     family(&mut page, &REDIRECTS, EVENTS.iter().map(count));
     messages(&mut page, exchanges);
@@ -89,6 +104,36 @@ fn classifiers(page: &mut Page, counters: &Counters) {
     family(page, &TIMESTAMPS, timestamps::OUTCOMES.into_iter().zip(timestamps));
     family(page, &MULTIPATH_EVENTS, counters.multipath.events().unwrap_or_default());
     page.metric(&SYN_COOKIES).sample(&[], counters.multipath.cookies_on().as_secs_f64());
+}
+
+/// How services answer; nothing where that is not measured.
+fn services(page: &mut Page, counters: &Counters) {
+    let responses = &counters.responses;
+    let (one_in, counted) = (responses.one_in(), responses.read().unwrap_or_default());
+    if one_in == 0 {
+        return;
+    }
+    page.metric(&SAMPLING).value(one_in);
+    let mut metric = page.metric(&RESPONSES);
+    for (service, counted) in &counted {
+        let ends = (0..CLASSES).map(|class| end_of(class).map(|end| end.as_secs_f64()));
+        let sum = Duration::from_nanos(counted.nanoseconds).as_secs_f64();
+        metric.buckets(&[&service.to_string()], ends.zip(counted.classes), sum);
+    }
+    let mut metric = page.metric(&RESETS);
+    for (service, counted) in &counted {
+        metric.sample(&[&service.to_string()], counted.resets);
+    }
+    let sockets = responses.sockets();
+    let mut by_service = |metric, value: fn(&Sockets) -> u64| {
+        let mut metric = page.metric(metric);
+        for (service, sockets) in &sockets {
+            metric.sample(&[&service.to_string()], value(sockets));
+        }
+    };
+    by_service(&SERVICE_CONNECTIONS, |sockets| sockets.connections);
+    by_service(&ACCEPT_QUEUE, |sockets| sockets.accept_queue);
+    by_service(&ACCEPT_QUEUE_MAX, |sockets| sockets.accept_queue_max);
 }
 
 /// Counters of one name, by the values of its label.

@@ -20,6 +20,7 @@ use crate::outcome::{self, Counts};
 use crate::own::Own;
 use crate::records::{Address, Agent, mapped};
 use crate::redirects;
+use crate::responses;
 use crate::timestamps::{self, Clocks};
 
 static XDP_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/agent.bpf.o"));
@@ -29,6 +30,8 @@ const PROGRAM: &str = "guideway_agent";
 const MSS_PROGRAM: &str = "gw_agent_mss";
 const IN_PROGRAM: &str = "gw_agent_in";
 const OUT_PROGRAM: &str = "gw_agent_out";
+const REQUESTS_PROGRAM: &str = "gw_agent_asked";
+const ANSWERS_PROGRAM: &str = "gw_agent_told";
 
 /// The program; detached when dropped, unless it is pinned.
 pub struct Program {
@@ -49,6 +52,8 @@ pub struct Counters {
     pub timestamps: timestamps::Counts,
     /// Of those that see services with Multipath TCP, and of the injector.
     pub multipath: multipath::Counts,
+    /// Of those that measure how long clients wait.
+    pub responses: responses::Counts,
 }
 
 impl Program {
@@ -67,8 +72,11 @@ impl Program {
             clamped: Clamped(ebpf::table(&mut object, "clamped")?),
             timestamps: timestamps::Counts::new(&mut object)?,
             multipath: multipath::Counts::new(ebpf::table(&mut object, "multipath_events")?),
+            responses: responses::Counts::new(&mut object)?,
         };
-        for name in [PROGRAM, MSS_PROGRAM, IN_PROGRAM, OUT_PROGRAM] {
+        for name in
+            [PROGRAM, MSS_PROGRAM, IN_PROGRAM, OUT_PROGRAM, REQUESTS_PROGRAM, ANSWERS_PROGRAM]
+        {
             ebpf::load_program(&mut object, name)?;
         }
         Ok(Program { object, place, counters: Arc::new(counters), links: Vec::new() })
@@ -107,6 +115,11 @@ impl Program {
     /// The table of what the program at the egress announces, which is empty at first.
     pub fn clamps(&mut self) -> Result<Clamps, String> {
         ebpf::table(&mut self.object, "clamps").map(Clamps::new).map_err(|error| error.to_string())
+    }
+
+    /// Which flows are measured: none at first.
+    pub fn sampler(&mut self) -> Result<responses::Sampler, String> {
+        responses::Sampler::new(&mut self.object)
     }
 
     /// The flows of datagrams that were taken here.
@@ -153,10 +166,16 @@ impl Program {
     /// predecessor's others off.
     pub fn attach_classifiers(&mut self, config: &Config) -> Result<(), String> {
         let is_multipath = !config.multipath.is_empty();
+        let measures = config.measures_responses && ebpf::has_tc_links();
+        if config.measures_responses && !measures {
+            tracing::warn!("how long clients wait is not measured: that takes Linux 6.6");
+        }
         for (which, name, is_used) in [
             (Classifier::Mss, MSS_PROGRAM, config.clamps_mss),
             (Classifier::MultipathOut, OUT_PROGRAM, is_multipath),
             (Classifier::MultipathIn, IN_PROGRAM, is_multipath),
+            (Classifier::Requests, REQUESTS_PROGRAM, measures),
+            (Classifier::Answers, ANSWERS_PROGRAM, measures),
         ] {
             match (is_used, config.pin.as_deref()) {
                 (true, pin) => self.attach_classifier(which, name, &config.interface, pin)?,

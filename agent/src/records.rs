@@ -66,6 +66,23 @@ pub struct Service {
     pub zero: u16,
 }
 
+/// How long a service's clients waited: `struct responses`.
+#[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+pub struct Responses {
+    pub classes: [u64; crate::responses::CLASSES],
+    pub nanoseconds: u64,
+    pub resets: u64,
+}
+
+/// Which flows are measured: `struct sampling`.
+#[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+pub struct Sampling {
+    pub mask: u32,
+    pub seed: u32,
+}
+
 /// How another agent is reached, from here: `struct agent`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]

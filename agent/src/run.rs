@@ -44,6 +44,7 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     own.update()?; // before the program may take a predecessor's place
     let mut clamps = program.clamps()?;
     clamps.update(config)?; // before the program may take a predecessor's place
+    let mut sampler = program.sampler()?;
     let flows = program.flows()?;
     let clocks = program.clocks(config)?;
     let redirects = Redirects::new(config, program.redirects(config)?)?;
@@ -75,6 +76,7 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
         result = redirects.run() => return result,
         result = own.follow() => return result,
         result = clamps.follow(config), if config.clamps_mss => return result,
+        result = counters.responses.follow(&mut sampler), if config.measures_responses => return result,
         () = report_every(config.stats_interval, counters) => {}
         problem = interface_goes(interface) => return Err(problem),
         result = neighbours.follow() => return result,

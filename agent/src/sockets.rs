@@ -24,6 +24,9 @@ const AF_INET6: u8 = 10;
 /// server has not), CLOSE and LISTEN, as bits of `enum tcp_state`.
 const STATES: u32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11 | 1 << 12;
 
+/// Of these, connections that both ends may use.
+const ESTABLISHED: u32 = 1 << 1;
+
 /// Where the state is in `struct inet_diag_msg`, and what it is of a handshake that the
 /// client has not answered.
 const STATE_AT: usize = 1;
@@ -41,6 +44,10 @@ const PORTS_AT: usize = 4;
 const LOCAL_AT: usize = 8;
 const REMOTE_AT: usize = 24;
 const MESSAGE_BYTES: usize = 40;
+
+/// Of a socket that listens: the connections that wait there to be accepted, and the most.
+const QUEUED_AT: usize = 56;
+const QUEUE_MAX_AT: usize = 60;
 
 /// What the kernel is to say of a socket beside its addresses, as bits of
 /// `1 << (INET_DIAG_... - 1)`. Trap: without INET_DIAG_INFO it says nothing of the upper
@@ -72,13 +79,9 @@ pub struct Listener {
 pub fn listeners() -> io::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for (protocol, states) in LISTENING {
-        let listener = |flow: FlowKey| Listener {
-            protocol,
-            address: match flow.family {
-                Family::V4 => Ipv4Addr::from_bits(flow.destination as u32).into(),
-                Family::V6 => Ipv6Addr::from_bits(flow.destination).into(),
-            },
-            port: flow.destination_port,
+        let listener = |flow: FlowKey| {
+            let at = destination(&flow);
+            Listener { protocol, address: at.ip(), port: at.port() }
         };
         listeners.extend(list(protocol, states)?.into_iter().map(listener));
     }
@@ -100,6 +103,38 @@ pub fn tokens() -> io::Result<HashSet<u32>> {
     let mut tokens = HashSet::new();
     dump(Protocol::TCP, STATES, INET_DIAG_INFO, |body| tokens.extend(token(body)))?;
     Ok(tokens)
+}
+
+/// Where clients of established connections reached this machine.
+pub fn open() -> io::Result<Vec<std::net::SocketAddr>> {
+    let mut open = Vec::new();
+    dump(Protocol::TCP, ESTABLISHED, NOTHING_MORE, |body| {
+        open.extend(flow(body).map(|flow| destination(&flow)));
+    })?;
+    Ok(open)
+}
+
+/// What listens for TCP, with the connections that wait to be accepted, and how many may.
+pub fn accept_queues() -> io::Result<Vec<(std::net::SocketAddr, u32, u32)>> {
+    let mut queues = Vec::new();
+    let [(protocol, states), _] = LISTENING;
+    dump(protocol, states, NOTHING_MORE, |body| {
+        let number = |at: usize| body.get(at..)?.first_chunk().map(|n| u32::from_ne_bytes(*n));
+        if let (Some(flow), Some(waiting), Some(most)) =
+            (flow(body), number(QUEUED_AT), number(QUEUE_MAX_AT))
+        {
+            queues.push((destination(&flow), waiting, most));
+        }
+    })?;
+    Ok(queues)
+}
+
+fn destination(flow: &FlowKey) -> std::net::SocketAddr {
+    let address = match flow.family {
+        Family::V4 => Ipv4Addr::from_bits(flow.destination as u32).into(),
+        Family::V6 => Ipv6Addr::from_bits(flow.destination).into(),
+    };
+    std::net::SocketAddr::new(address, flow.destination_port)
 }
 
 fn list(protocol: Protocol, states: u32) -> io::Result<Vec<FlowKey>> {

@@ -40,6 +40,9 @@ func (lab *Lab) startAgent(n topology.Node) error {
 	if lab.settings.Multipath {
 		content += multipathConfig()
 	}
+	if lab.settings.ResponseTimes {
+		content += "response_times: auto\n"
+	}
 	if err := writeWhole(config, []byte(content), 0o644); err != nil {
 		return err
 	}

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -139,6 +141,40 @@ func waitBuckets(t *testing.T, m *movesLab, backend string, has bool) {
 		}
 		return nil
 	})
+}
+
+// Answers pass by the load balancers: the agents measure them, through tunnels too.
+func TestAgentsMeasureHowLongClientsWait(t *testing.T) {
+	o := options(t, "answers")
+	o.LoadBalancers, o.Encap, o.ResponseTimes = 1, "geneve", true
+	running := up(t, o)
+	eventually(t, 20*time.Second, "flows are measured", func() error {
+		for index, backend := range running.Backends()[:o.Backends] {
+			if agentMetricsOf(t, running, index)["guideway_agent_response_measured_one_in"] != 1 {
+				return fmt.Errorf("%s measures none", backend)
+			}
+		}
+		return nil
+	})
+	for _, vip := range topology.WebVIPs {
+		answered, measured := map[string]int{}, map[string]int{}
+		for range 30 {
+			backend, err := get(t, running, vip)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answered[backend]++
+		}
+		name := fmt.Sprintf("guideway_agent_response_seconds_count{service=%q}", netip.AddrPortFrom(vip, topology.HTTPPort))
+		for index, backend := range running.Backends()[:o.Backends] {
+			if count := int(agentMetricsOf(t, running, index)[name]); count > 0 {
+				measured[backend] = count
+			}
+		}
+		if !maps.Equal(measured, answered) {
+			t.Errorf("%s: measured %v, answered %v", vip, measured, answered)
+		}
+	}
 }
 
 // The lab's backends are as backends should be: doctor finds nothing on any of them.

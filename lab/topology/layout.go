@@ -107,6 +107,8 @@ type Settings struct {
 	// Multipath: the echo service selects by keys of Multipath TCP, with the help of the
 	// backends' agents; Stateless.
 	Multipath bool
+	// Agents measure how long clients wait.
+	ResponseTimes bool
 	// JoinPorts: the echo service has ports for joins of Multipath TCP from here on; 0:
 	// none. Reconfigure changes it.
 	JoinPorts int

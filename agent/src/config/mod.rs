@@ -83,6 +83,8 @@ pub struct Config {
     pub multipath: Vec<SocketAddr>,
     /// Lower the MSS that VIPs announce, so that what clients send fits into tunnels.
     pub clamps_mss: bool,
+    /// Measure how long clients wait for answers.
+    pub measures_responses: bool,
     /// A directory of the BPF file system, where the program outlives the agent; None: it
     /// goes with the agent.
     pub pin: Option<PathBuf>,
@@ -185,7 +187,7 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
         (fields.optional("metrics_listen"), fields.optional("stats_interval"));
     let (pin, mss_clamp) = (fields.optional("pin"), fields.optional("mss_clamp"));
     let (key_file, controllers) = (fields.optional("key_file"), fields.optional("controllers"));
-    let mptcp = fields.optional("mptcp");
+    let (mptcp, response_times) = (fields.optional("mptcp"), fields.optional("response_times"));
     fields.finish();
 
     let agents_node = agents.clone();
@@ -204,7 +206,10 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
             .map(|node| read_controllers(reader, node))
             .unwrap_or_default(),
         multipath: Vec::new(),
-        clamps_mss: mss_clamp.is_some_and(|node| read_mss_clamp(reader, &node)),
+        clamps_mss: mss_clamp
+            .is_some_and(|node| read_auto(reader, &node, "auto (what fits into tunnels)")),
+        measures_responses: response_times
+            .is_some_and(|node| read_auto(reader, &node, "auto (from Linux 6.6 on)")),
         pin: None,
         unpinned: false,
         metrics_listen: metrics_listen.and_then(|node| {
@@ -241,14 +246,14 @@ fn read_mode(reader: &mut Reader, node: &Node) -> Option<Preference> {
     }
 }
 
-fn read_mss_clamp(reader: &mut Reader, node: &Node) -> bool {
+/// What is done by itself, or `off`.
+fn read_auto(reader: &mut Reader, node: &Node, auto: &str) -> bool {
     // YAML has `off` for a text, and we have it for false.
     match reader.text(node).as_deref() {
         Some("auto") => return true,
         Some("off") | None => {}
         Some(other) => {
-            let cure = "write auto (what fits into tunnels), or off";
-            reader.refuse(node, &format!("{other:?} is unknown: {cure}"));
+            reader.refuse(node, &format!("{other:?} is unknown: write {auto}, or off"));
         }
     }
     false

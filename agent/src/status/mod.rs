@@ -25,6 +25,7 @@ use crate::mss;
 use crate::outcome::OUTCOMES;
 use crate::program::Program;
 use crate::redirects;
+use crate::responses::Summary;
 use crate::timestamps;
 
 /// How long the agent writes to one client.
@@ -68,6 +69,9 @@ pub struct Status {
     pub multipath: Option<Multipath>,
     /// Redirect rules; absent where there are no such services.
     pub redirects: Option<redirects::State>,
+    /// How services answered in the latest minute; nothing where that is not measured.
+    #[serde(default)]
+    pub responses: Vec<Summary>,
     /// Packets by what became of them: `passed`, `decapsulated`, `forwarded`, `dropped`.
     pub packets: BTreeMap<String, BTreeMap<String, u64>>,
 }
@@ -209,6 +213,7 @@ impl Source<'_> {
             controllers: exchanges.iter().map(controller).collect(),
             services: services(&exchanges),
             multipath: self.multipath()?,
+            responses: self.program.counters().responses.summaries()?,
             redirects: (!self.config.multipath.is_empty()).then(|| self.rules.read()),
             packets,
         })
@@ -346,6 +351,7 @@ pub fn table(status: &Status) -> String {
             format!("{address} {answered}, {states_sent} states sent, {connections} connections");
         lines.push(row("controller", &text));
     }
+    lines.extend(status.responses.iter().map(|summary| row("answers", &answers(summary))));
     for (name, count) in status.timestamps.iter().filter(|(_, count)| **count > 0) {
         lines.push(row("timestamps", &format!("{name} {count}")));
     }
@@ -355,6 +361,17 @@ pub fn table(status: &Status) -> String {
         }
     }
     lines.concat()
+}
+
+fn answers(summary: &Summary) -> String {
+    let Summary { service, answers, p50_ms, p99_ms, resets, connections, accept_queue } = summary;
+    let times = match (p50_ms, p99_ms) {
+        (Some(p50), Some(p99)) => format!("half within {p50} ms, 99 % within {p99} ms"),
+        _ => "none measured".to_string(),
+    };
+    format!(
+        "{service} in the latest minute: {answers} measured, {times}; {resets} RSTs, {connections} connections, {accept_queue} not accepted yet"
+    )
 }
 
 fn row(name: &str, text: &str) -> String {

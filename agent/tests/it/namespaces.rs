@@ -496,6 +496,150 @@ fn vips_announce_an_mss_that_fits_into_tunnels() {
     assert_eq!(mss(), without, "detached");
 }
 
+/// Answers each request by one byte: `s` after a fifth of a second, `r` by an RST.
+fn answer(mut connection: TcpStream) {
+    let mut request = [0; 2];
+    while connection.read_exact(&mut request[..1]).is_ok() {
+        match request[0] {
+            // What is not read makes it an RST.
+            b'r' => {
+                while connection.peek(&mut request).is_ok_and(|bytes| bytes == 0) {}
+                return;
+            }
+            b's' => std::thread::sleep(Duration::from_millis(200)),
+            _ => {}
+        }
+        connection.write_all(b"x").unwrap();
+    }
+}
+
+/// A service's sample on the agent's page.
+fn sample_of(page: &str, name: &str, service: &str) -> Option<f64> {
+    let name = format!("guideway_agent_{name}{{service=\"{service}}} ");
+    let value = page.lines().find_map(|line| line.strip_prefix(&name));
+    value.map(|value| value.parse().unwrap())
+}
+
+/// Connections to that port of the backend.
+struct Clients<'l> {
+    lab: &'l Lab,
+    port: u16,
+}
+
+impl Clients<'_> {
+    fn connect(&self, address: &str) -> TcpStream {
+        let server = SocketAddr::new(address.parse().unwrap(), self.port);
+        self.lab.lb.inside(|| TcpStream::connect_timeout(&server, LONG).unwrap())
+    }
+
+    fn page(&self) -> String {
+        self.lab.backend.inside(|| get_once("/metrics"))
+    }
+
+    fn wait_for(&self, limit: Duration, holds: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + limit;
+        while !holds(&self.page()) {
+            assert!(Instant::now() < deadline, "{}", self.page());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// By the times that answers took, and by service; of VIPs only.
+    fn are_measured(&self) {
+        let v4 = format!("203.0.113.10:{}\"", self.port);
+        let v6 = format!("[2001:db8:a::10]:{}\"", self.port);
+        let asking = |address: &str, requests: usize, request: u8| {
+            let mut connection = self.connect(address);
+            (0..requests).for_each(|_| ask(&mut connection, request));
+        };
+        asking("203.0.113.10", 20, b'q');
+        asking("203.0.113.10", 2, b's');
+        asking("2001:db8:a::10", 3, b'q');
+        asking("10.66.0.2", 1, b'q');
+        let mut refused = self.connect("203.0.113.10");
+        refused.write_all(b"rest").unwrap();
+        refused.read_exact(&mut [0]).unwrap_err();
+
+        let page = self.page();
+        assert_eq!(sample_of(&page, "response_seconds_count", &v4), Some(22.0));
+        let below = sample_of(&page, "response_seconds_bucket", &format!("{v4},le=\"0.131072\""));
+        assert!((18.0..=20.0).contains(&below.unwrap()), "{page}");
+        assert!(sample_of(&page, "response_seconds_sum", &v4) >= Some(0.4), "{page}");
+        assert_eq!(sample_of(&page, "response_seconds_count", &v6), Some(3.0));
+        assert_eq!(sample_of(&page, "resets_total", &v4), Some(1.0));
+        assert!(!page.contains(&format!("10.66.0.2:{}", self.port)), "no VIP: {page}");
+    }
+
+    /// What the kernel says of sockets is there some seconds later.
+    fn are_counted(&self, stop: &AtomicBool) {
+        let v4 = format!("203.0.113.10:{}\"", self.port);
+        stop.store(true, Ordering::Relaxed);
+        let _last = self.connect("203.0.113.10");
+        let _waiting: Vec<TcpStream> = (0..3).map(|_| self.connect("203.0.113.10")).collect();
+        self.wait_for(Duration::from_secs(25), |page| {
+            sample_of(page, "accept_queue", &v4) == Some(3.0)
+                && sample_of(page, "service_connections", &v4) == Some(4.0)
+        });
+        assert!(sample_of(&self.page(), "accept_queue_max", &v4) >= Some(3.0));
+    }
+}
+
+fn ask(connection: &mut TcpStream, request: u8) {
+    connection.write_all(&[request]).unwrap();
+    connection.read_exact(&mut [0]).unwrap();
+}
+
+#[test]
+fn how_long_clients_wait_is_measured_by_service() {
+    if !root_or_skip("how_long_clients_wait_is_measured_by_service") {
+        return;
+    }
+    let lab = Lab::new();
+    let files = BpfFileSystem::mount(lab.config.path().join("bpf"));
+    let pin = files.0.join("agent");
+    lab.lb.run("ip route add 203.0.113.10 via 10.66.0.2");
+    lab.lb.run("ip route add 2001:db8:a::10 via fd66::2");
+    let fields = format!(
+        "interface: eth0, load_balancers: [10.66.0.1], metrics_listen: '127.0.0.1:9479', pin: {}",
+        pin.display()
+    );
+    let measuring = format!("{fields}, response_times: auto");
+    let agent = Agent::start(lab.command(&measuring));
+    let listener = lab.backend.inside(|| TcpListener::bind("[::]:0").unwrap());
+    let clients = Clients { lab: &lab, port: listener.local_addr().unwrap().port() };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let (connection, _) = listener.accept().unwrap();
+                scope.spawn(move || answer(connection));
+            }
+        });
+        // Flows are chosen right after the start.
+        clients.wait_for(LONG, |page| page.contains("measured_one_in 1\n"));
+        let mut kept = clients.connect("203.0.113.10");
+        clients.are_measured();
+
+        // A restart measures on; without the field the programs go.
+        assert!(terminate(agent));
+        let agent = Agent::start(lab.command(&measuring));
+        let deadline = Instant::now() + LONG;
+        while !clients.page().contains("response_seconds_count") {
+            assert!(Instant::now() < deadline, "nothing is measured after a restart");
+            ask(&mut kept, b'q');
+        }
+        drop(kept);
+        clients.are_counted(&stop);
+        assert!(terminate(agent));
+        let agent = Agent::start(lab.command(&fields));
+        assert!(!clients.page().contains("response"), "{}", clients.page());
+        for link in ["tcx-requests", "tcx-answers"] {
+            assert!(!pin.join(link).exists(), "{link}");
+        }
+        assert!(terminate(agent));
+    });
+}
+
 /// The program is replaced in one step, at XDP and at traffic control, and stays while no
 /// agent runs.
 #[test]

@@ -18,6 +18,8 @@ pub enum Kind {
     Counter,
     /// Goes up and down.
     Gauge,
+    /// How many were at most so large, for several sizes; their sum and their number.
+    Histogram,
 }
 
 impl Kind {
@@ -25,6 +27,7 @@ impl Kind {
         match self {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         }
     }
 }
@@ -127,15 +130,47 @@ impl Metric<'_, 0> {
 impl<const LABELS: usize> Metric<'_, LABELS> {
     /// A sample, with the values of the metric's labels in their order.
     pub fn sample(&mut self, values: &[&str; LABELS], value: impl Display) {
+        self.line("", values, None, value);
+    }
+
+    /// The samples of a histogram: how many are in each bucket alone, with where it ends; the
+    /// last bucket has no end.
+    pub fn buckets(
+        &mut self,
+        values: &[&str; LABELS],
+        buckets: impl IntoIterator<Item = (Option<f64>, u64)>,
+        sum: f64,
+    ) {
+        let mut count = 0;
+        for (end, inside) in buckets {
+            count += inside;
+            let end = end.map_or("+Inf".to_owned(), |end| end.to_string());
+            self.line("_bucket", values, Some(&end), count);
+        }
+        self.line("_sum", values, None, sum);
+        self.line("_count", values, None, count);
+    }
+
+    fn line(
+        &mut self,
+        suffix: &str,
+        values: &[&str; LABELS],
+        end: Option<&str>,
+        value: impl Display,
+    ) {
         let Definition { name, labels, .. } = &self.metric.0;
         let text = &mut self.page.text;
         text.push_str(name);
-        for (position, (label, content)) in labels.iter().zip(values).enumerate() {
+        text.push_str(suffix);
+        let labels = labels.iter().copied().zip(values.iter().copied());
+        let mut closing = "";
+        for (position, (label, content)) in labels.chain(end.map(|end| ("le", end))).enumerate() {
             let _ = write!(text, "{}{label}=\"", if position == 0 { '{' } else { ',' });
             escape(text, content);
             text.push('"');
+            closing = "}";
         }
-        let _ = writeln!(text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+        let _ = writeln!(text, "{closing} {value}");
     }
 }
 
@@ -158,6 +193,7 @@ mod tests {
     define_metrics! {
         UP "guideway_forwarder_up" Gauge [] "Forwarding."
         DROPS "guideway_drop_packets_total" Counter ["reason", "x"] "Drops."
+        WAITED "guideway_waited_seconds" Histogram ["x"] "Waiting."
     }
 
     #[test]
@@ -175,12 +211,27 @@ mod tests {
     }
 
     #[test]
+    fn buckets_are_written_as_sums_up_to_their_ends() {
+        let mut page = Page::default();
+        page.metric(&WAITED).buckets(&["a"], [(Some(0.5), 2), (Some(1.0), 0), (None, 1)], 3.5);
+        assert!(page.into_text().ends_with(
+            "# TYPE guideway_waited_seconds histogram\n\
+             guideway_waited_seconds_bucket{x=\"a\",le=\"0.5\"} 2\n\
+             guideway_waited_seconds_bucket{x=\"a\",le=\"1\"} 2\n\
+             guideway_waited_seconds_bucket{x=\"a\",le=\"+Inf\"} 3\n\
+             guideway_waited_seconds_sum{x=\"a\"} 3.5\n\
+             guideway_waited_seconds_count{x=\"a\"} 3\n"
+        ));
+    }
+
+    #[test]
     fn the_table_has_a_row_for_each_definition() {
         assert_eq!(
             table(ALL),
             "| metric | kind | meaning |\n|---|---|---|\n\
              | `guideway_forwarder_up` | gauge | Forwarding. |\n\
-             | `guideway_drop_packets_total{reason,x}` | counter | Drops. |\n"
+             | `guideway_drop_packets_total{reason,x}` | counter | Drops. |\n\
+             | `guideway_waited_seconds{x}` | histogram | Waiting. |\n"
         );
     }
 }

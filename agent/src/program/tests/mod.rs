@@ -19,6 +19,7 @@ mod mss;
 mod onward;
 mod options;
 mod records;
+mod responses;
 mod sockets;
 mod timestamps;
 

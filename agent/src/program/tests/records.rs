@@ -51,6 +51,8 @@ fn the_programs_have_the_same_records() {
         "injected_syn": InjectedSyn { flow, sequence, key }
         "keyed_handshake": KeyedHandshake { key, sequence, progress }
         "clock": Clock { sent, echoed, offset, since, offset_before, bits, has_offset, has_offset_before }
+        "responses": Responses { classes, nanoseconds, resets }
+        "sampling": Sampling { mask, seed }
         "opening": Opening { owner, key, bucket, bits, version, zero }
     };
     let compiled = |assertions: &str| {

@@ -31,10 +31,10 @@ struct Clock {
 
 /// A flow of this test program, of a port that no other has.
 #[derive(Clone, Copy, Debug)]
-struct Ends {
-    family: Family,
-    client_port: u16,
-    vip_port: u16,
+pub struct Ends {
+    pub family: Family,
+    pub client_port: u16,
+    pub vip_port: u16,
 }
 
 impl Clock {
@@ -139,7 +139,7 @@ impl Ends {
     }
 
     /// From the server, or from the client, with a right checksum.
-    fn segment(&self, is_sent: bool, flags: u8, options: &[u8]) -> Vec<u8> {
+    pub fn segment(&self, is_sent: bool, flags: u8, options: &[u8]) -> Vec<u8> {
         let mut segment = vec![0; 20];
         let (source, destination) = match is_sent {
             true => (self.vip_port, self.client_port),

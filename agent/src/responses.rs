@@ -1,0 +1,361 @@
+//! How long clients wait for answers, by service, as the programs at ingress and egress
+//! measure it (bpf/responses.h): answers pass by the load balancers, so no one else can.
+//!
+//! Each flow is measured while few requests come; of a busy server fewer, by their hash,
+//! so that a measurement costs little however much is asked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use aya::Ebpf;
+use aya::maps::{Array, MapData, PerCpuHashMap};
+use ebpf::{ObjectError, Record, with_causes};
+use serde::{Deserialize, Serialize};
+use tokio::time;
+
+use crate::records::{Responses, Sampling, Service, unmapped};
+use crate::sockets;
+
+/// The times in which answers are counted: `RESPONSE_CLASSES` in bpf/responses.h.
+pub const CLASSES: usize = 24;
+
+/// Where the first of them ends; each next one reaches twice as far, the last one has no end.
+const FIRST: Duration = Duration::from_micros(64);
+
+/// Requests a second that are measured: with more, fewer flows are, with a quarter, more.
+const MEASURED_MAX: u64 = 1_000;
+
+/// One in so many flows is measured at least.
+const ONE_IN_MAX: u32 = 64;
+
+/// What a summary is of: this many of these.
+const LATEST: usize = 6;
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// What the programs counted since the agent's start, by service.
+pub struct Counts {
+    table: PerCpuHashMap<MapData, Record<Service>, Record<Responses>>,
+    followed: Mutex<Followed>,
+}
+
+/// What is known at moments only.
+#[derive(Default)]
+struct Followed {
+    one_in: u32,
+    /// The latest, the oldest first.
+    snapshots: VecDeque<BTreeMap<SocketAddr, Counted>>,
+    sockets: BTreeMap<SocketAddr, Sockets>,
+}
+
+/// What was counted of a service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Answers, by the time that they took.
+    pub classes: [u64; CLASSES],
+    /// Of all of them together.
+    pub nanoseconds: u64,
+    /// RSTs that were sent, of whatever flow.
+    pub resets: u64,
+}
+
+/// What the kernel says of a service's sockets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sockets {
+    /// Connections that are open.
+    pub connections: u64,
+    /// Connections that the server has not accepted yet.
+    pub accept_queue: u64,
+    /// With more it drops new ones.
+    pub accept_queue_max: u64,
+}
+
+/// How a service answered in the latest minute.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Its address and port.
+    pub service: SocketAddr,
+    /// Answers that were measured.
+    pub answers: u64,
+    /// That half of them took at most; absent without an answer.
+    pub p50_ms: Option<f64>,
+    /// That all but a hundredth took at most.
+    pub p99_ms: Option<f64>,
+    /// RSTs that the server sent.
+    pub resets: u64,
+    /// Connections that are open.
+    pub connections: u64,
+    /// Connections that the server has not accepted yet.
+    pub accept_queue: u64,
+}
+
+impl Counts {
+    /// Of the programs' table.
+    pub fn new(object: &mut Ebpf) -> Result<Counts, ObjectError> {
+        Ok(Counts { table: ebpf::table(object, "responses")?, followed: Mutex::default() })
+    }
+
+    /// By service. One that was measured once stays: the program has room for 256.
+    pub fn read(&self) -> Result<BTreeMap<SocketAddr, Counted>, String> {
+        let mut services = BTreeMap::new();
+        for entry in self.table.iter() {
+            let (Record(service), per_cpu) = entry
+                .map_err(|error| format!("cannot read response times: {}", with_causes(&error)))?;
+            let counted = services.entry(service.socket_address()).or_insert(Counted::default());
+            per_cpu.iter().for_each(|Record(one)| counted.add(one));
+        }
+        Ok(services)
+    }
+
+    /// One in so many flows is measured; 0: none is.
+    pub fn one_in(&self) -> u32 {
+        self.lock().one_in
+    }
+
+    /// As they were some seconds ago.
+    pub fn sockets(&self) -> BTreeMap<SocketAddr, Sockets> {
+        self.lock().sockets.clone()
+    }
+
+    /// How the services answered in the latest minute.
+    pub fn summaries(&self) -> Result<Vec<Summary>, String> {
+        let now = self.read()?;
+        let followed = self.lock();
+        let of = |(service, now): (&SocketAddr, &Counted)| {
+            let former = followed.snapshots.front().and_then(|snapshot| snapshot.get(service));
+            let since = now.since(&former.copied().unwrap_or_default());
+            let sockets = followed.sockets.get(service).copied().unwrap_or_default();
+            Summary {
+                service: *service,
+                answers: since.answers(),
+                p50_ms: since.quantile(0.5).map(milliseconds),
+                p99_ms: since.quantile(0.99).map(milliseconds),
+                resets: since.resets,
+                connections: sockets.connections,
+                accept_queue: sockets.accept_queue,
+            }
+        };
+        Ok(now.iter().map(of).collect())
+    }
+
+    /// Looks at how much is measured, and at sockets, for ever.
+    pub async fn follow(&self, sampler: &mut Sampler) -> Result<(), String> {
+        let mut one_in = 1;
+        let mut measured = self.total()?;
+        sampler.set(one_in)?;
+        let mut ticks = time::interval(Duration::from_secs(1));
+        for second in 0u64.. {
+            ticks.tick().await;
+            let before = std::mem::replace(&mut measured, self.total()?);
+            let chosen = one_in_after(one_in, measured - before);
+            if chosen != one_in || second == 0 {
+                one_in = chosen;
+                sampler.set(one_in)?;
+                self.lock().one_in = one_in;
+            }
+            if second.is_multiple_of(INTERVAL.as_secs()) {
+                self.remember()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn total(&self) -> Result<u64, String> {
+        Ok(self.read()?.values().map(Counted::answers).sum())
+    }
+
+    fn remember(&self) -> Result<(), String> {
+        let counted = self.read()?;
+        let services: Vec<SocketAddr> = counted.keys().copied().collect();
+        let sockets = if services.is_empty() { BTreeMap::new() } else { sockets_of(&services) };
+        let mut followed = self.lock();
+        followed.sockets = sockets;
+        followed.snapshots.push_back(counted);
+        if followed.snapshots.len() > LATEST {
+            followed.snapshots.pop_front();
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Followed> {
+        self.followed.lock().expect("nobody panics with it")
+    }
+}
+
+impl Counted {
+    fn add(&mut self, one: &Responses) {
+        self.classes.iter_mut().zip(one.classes).for_each(|(sum, count)| *sum += count);
+        self.nanoseconds += one.nanoseconds;
+        self.resets += one.resets;
+    }
+
+    fn since(&self, former: &Counted) -> Counted {
+        Counted {
+            classes: std::array::from_fn(|class| self.classes[class] - former.classes[class]),
+            nanoseconds: self.nanoseconds - former.nanoseconds,
+            resets: self.resets - former.resets,
+        }
+    }
+
+    /// How many were measured.
+    pub fn answers(&self) -> u64 {
+        self.classes.iter().sum()
+    }
+
+    /// The time within which that share was answered, as far as the classes say: evenly
+    /// spread in its class. Of the last one its beginning.
+    fn quantile(&self, share: f64) -> Option<Duration> {
+        let wanted = share * self.answers() as f64;
+        let mut below = 0.0;
+        for (class, count) in self.classes.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let (begin, end) = (begin_of(class), end_of(class));
+            let inside = (wanted - below) / *count as f64;
+            if inside <= 1.0 {
+                return Some(begin + end.map_or(Duration::ZERO, |end| end - begin).mul_f64(inside));
+            }
+            below += *count as f64;
+        }
+        None
+    }
+}
+
+fn begin_of(class: usize) -> Duration {
+    class.checked_sub(1).and_then(end_of).unwrap_or(Duration::ZERO)
+}
+
+/// Where a class of times ends; None: the last does not.
+pub fn end_of(class: usize) -> Option<Duration> {
+    (class + 1 < CLASSES).then(|| FIRST * (1 << class))
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// How many flows one is measured of, after so many measurements in a second.
+fn one_in_after(one_in: u32, measured: u64) -> u32 {
+    if measured >= MEASURED_MAX {
+        (one_in * 2).min(ONE_IN_MAX)
+    } else if measured < MEASURED_MAX / 4 {
+        (one_in / 2).max(1)
+    } else {
+        one_in
+    }
+}
+
+/// What cannot be read is zero: it is not what the agent is for.
+fn sockets_of(services: &[SocketAddr]) -> BTreeMap<SocketAddr, Sockets> {
+    let mut of: BTreeMap<SocketAddr, Sockets> =
+        services.iter().map(|service| (*service, Sockets::default())).collect();
+    for service in sockets::open().unwrap_or_default() {
+        if let Some(sockets) = of.get_mut(&service) {
+            sockets.connections += 1;
+        }
+    }
+    let listeners = sockets::accept_queues().unwrap_or_default();
+    for (service, sockets) in &mut of {
+        for (_, waiting, most) in listeners.iter().filter(|(at, ..)| is_at(at, service)) {
+            sockets.accept_queue += u64::from(*waiting);
+            sockets.accept_queue_max += u64::from(*most);
+        }
+    }
+    of
+}
+
+/// Whether a socket that listens there may have the service's connections.
+fn is_at(listener: &SocketAddr, service: &SocketAddr) -> bool {
+    listener.port() == service.port()
+        && (listener.ip() == service.ip()
+            || listener.ip().is_unspecified() && (listener.is_ipv6() || service.is_ipv4()))
+}
+
+/// Which flows the programs measure.
+pub struct Sampler {
+    table: Array<MapData, Record<Sampling>>,
+    seed: u32,
+}
+
+impl Sampler {
+    /// Of the programs' table.
+    pub fn new(object: &mut Ebpf) -> Result<Sampler, String> {
+        let table = ebpf::table(object, "sampling").map_err(|error| error.to_string())?;
+        let mut seed = [0; 4];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| format!("cannot draw a random number: {error}"))?;
+        Ok(Sampler { table, seed: u32::from_ne_bytes(seed) })
+    }
+
+    /// Other flows are chosen from now on.
+    #[cfg(test)]
+    pub fn draw_again(&mut self) {
+        self.seed = self.seed.wrapping_mul(5).wrapping_add(1);
+    }
+
+    /// One of so many flows, a power of two.
+    pub fn set(&mut self, one_in: u32) -> Result<(), String> {
+        let sampling = Sampling { mask: one_in - 1, seed: self.seed };
+        let set = self.table.set(0, Record(sampling), 0);
+        set.map_err(|error| format!("cannot choose flows: {}", with_causes(&error)))
+    }
+}
+
+impl Service {
+    fn socket_address(&self) -> SocketAddr {
+        SocketAddr::new(unmapped(self.address), self.port.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(classes: &[(usize, u64)]) -> Counted {
+        let mut counted = Counted::default();
+        classes.iter().for_each(|(class, count)| counted.classes[*class] = *count);
+        counted
+    }
+
+    #[test]
+    fn a_quantile_is_within_its_class() {
+        assert_eq!(Counted::default().quantile(0.99), None);
+        let all_alike = counted(&[(4, 100)]);
+        assert_eq!(all_alike.quantile(0.5), Some(Duration::from_micros(512 + 256)));
+        let one_is_slow = counted(&[(0, 98), (14, 2)]);
+        assert_eq!(one_is_slow.quantile(0.5).map(|time| time < FIRST), Some(true));
+        assert_eq!(one_is_slow.quantile(0.99), Some(begin_of(14) + begin_of(14) / 2));
+        let without_end = counted(&[(CLASSES - 1, 1)]);
+        assert_eq!(without_end.quantile(0.99), end_of(CLASSES - 2));
+    }
+
+    #[test]
+    fn the_program_has_as_many_classes() {
+        let source = include_str!("../bpf/responses.h");
+        assert!(source.contains(&format!("#define RESPONSE_CLASSES {CLASSES} ")));
+    }
+
+    #[test]
+    fn fewer_flows_are_measured_while_much_is_asked() {
+        assert_eq!(one_in_after(1, 5), 1);
+        assert_eq!(one_in_after(1, MEASURED_MAX), 2);
+        assert_eq!(one_in_after(ONE_IN_MAX, 10 * MEASURED_MAX), ONE_IN_MAX);
+        assert_eq!(one_in_after(8, MEASURED_MAX / 2), 8);
+        assert_eq!(one_in_after(8, MEASURED_MAX / 4 - 1), 4);
+    }
+
+    #[test]
+    fn listeners_of_all_addresses_have_a_services_connections() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        for (listener, service, expected) in [
+            ("203.0.113.10:80", "203.0.113.10:80", true),
+            ("0.0.0.0:80", "203.0.113.10:80", true),
+            ("[::]:80", "203.0.113.10:80", true),
+            ("[::]:80", "[2001:db8::10]:80", true),
+            ("0.0.0.0:80", "[2001:db8::10]:80", false),
+            ("203.0.113.10:81", "203.0.113.10:80", false),
+            ("203.0.113.11:80", "203.0.113.10:80", false),
+        ] {
+            assert_eq!(is_at(&at(listener), &at(service)), expected, "{listener} {service}");
+        }
+    }
+}
