@@ -24,7 +24,8 @@ notes=$(awk -v heading="## [$version]" 'index($0, heading) == 1 { found = 1; nex
 [[ -z $key ]] || gpg --list-secret-keys "$key" >/dev/null || die "gpg has no secret key $key"
 
 OUT= VERSION=$version tools/packages.sh
-printf '# Guideway %s\n\n%s\n' "$version" "$notes" >dist/RELEASE_NOTES.md
+# The notes begin with an empty line.
+printf '# Guideway %s\n%s\n' "$version" "$notes" >dist/RELEASE_NOTES.md
 (cd dist && sha256sum RELEASE_NOTES.md >>SHA256SUMS && sha256sum --check --quiet SHA256SUMS)
 if [[ -n $key ]]; then
     gpg --batch --yes --local-user "$key" --armor --detach-sign dist/SHA256SUMS
