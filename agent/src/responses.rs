@@ -13,7 +13,7 @@ use aya::Ebpf;
 use aya::maps::{Array, MapData, PerCpuHashMap};
 use ebpf::{ObjectError, Record, with_causes};
 use serde::{Deserialize, Serialize};
-use tokio::time;
+use tokio::time::{self, Instant};
 
 use crate::records::{Responses, Sampling, Service, unmapped};
 use crate::sockets;
@@ -45,7 +45,8 @@ pub struct Counts {
 struct Followed {
     one_in: u32,
     /// The latest, the oldest first.
-    snapshots: VecDeque<BTreeMap<SocketAddr, Counted>>,
+    snapshots: VecDeque<(Instant, BTreeMap<SocketAddr, Counted>)>,
+    latest: Option<Latest>,
     sockets: BTreeMap<SocketAddr, Sockets>,
 }
 
@@ -90,6 +91,17 @@ pub struct Summary {
     pub accept_queue: u64,
 }
 
+/// How all services together answered in the latest minute.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Latest {
+    /// Answers, the measured ones; their RSTs are all.
+    pub counted: Counted,
+    /// Requests that were open at once, on average.
+    pub open: f64,
+    /// What the kernel says of their sockets.
+    pub sockets: Sockets,
+}
+
 impl Counts {
     /// Of the programs' table.
     pub fn new(object: &mut Ebpf) -> Result<Counts, ObjectError> {
@@ -103,7 +115,7 @@ impl Counts {
             let (Record(service), per_cpu) = entry
                 .map_err(|error| format!("cannot read response times: {}", with_causes(&error)))?;
             let counted = services.entry(service.socket_address()).or_insert(Counted::default());
-            per_cpu.iter().for_each(|Record(one)| counted.add(one));
+            per_cpu.iter().for_each(|Record(one)| counted.add(&Counted::from(one)));
         }
         Ok(services)
     }
@@ -118,12 +130,18 @@ impl Counts {
         self.lock().sockets.clone()
     }
 
+    /// How all of them answered in the latest minute, as it was some seconds ago; None: that is
+    /// not measured, or not yet.
+    pub fn latest(&self) -> Option<Latest> {
+        self.lock().latest
+    }
+
     /// How the services answered in the latest minute.
     pub fn summaries(&self) -> Result<Vec<Summary>, String> {
         let now = self.read()?;
         let followed = self.lock();
         let of = |(service, now): (&SocketAddr, &Counted)| {
-            let former = followed.snapshots.front().and_then(|snapshot| snapshot.get(service));
+            let former = followed.snapshots.front().and_then(|(_, former)| former.get(service));
             let since = now.since(&former.copied().unwrap_or_default());
             let sockets = followed.sockets.get(service).copied().unwrap_or_default();
             Summary {
@@ -171,10 +189,12 @@ impl Counts {
         let sockets = if services.is_empty() { BTreeMap::new() } else { sockets_of(&services) };
         let mut followed = self.lock();
         followed.sockets = sockets;
-        followed.snapshots.push_back(counted);
-        if followed.snapshots.len() > LATEST {
+        followed.snapshots.push_back((Instant::now(), counted));
+        // With the first and the last of a minute.
+        if followed.snapshots.len() > LATEST + 1 {
             followed.snapshots.pop_front();
         }
+        followed.latest = followed.over_all();
         Ok(())
     }
 
@@ -183,8 +203,29 @@ impl Counts {
     }
 }
 
+impl Followed {
+    fn over_all(&self) -> Option<Latest> {
+        let ((begin, former), (end, now)) = (self.snapshots.front()?, self.snapshots.back()?);
+        let together = |of: &BTreeMap<SocketAddr, Counted>| {
+            let mut all = Counted::default();
+            of.values().for_each(|one| all.add(one));
+            all
+        };
+        let counted = together(now).since(&together(former));
+        let seconds = (*end - *begin).as_secs_f64();
+        let open = counted.nanoseconds as f64 / 1e9 * f64::from(self.one_in) / seconds;
+        let mut sockets = Sockets::default();
+        for one in self.sockets.values() {
+            sockets.connections += one.connections;
+            sockets.accept_queue += one.accept_queue;
+            sockets.accept_queue_max += one.accept_queue_max;
+        }
+        (seconds > 0.0).then_some(Latest { counted, open, sockets })
+    }
+}
+
 impl Counted {
-    fn add(&mut self, one: &Responses) {
+    fn add(&mut self, one: &Counted) {
         self.classes.iter_mut().zip(one.classes).for_each(|(sum, count)| *sum += count);
         self.nanoseconds += one.nanoseconds;
         self.resets += one.resets;
@@ -205,7 +246,7 @@ impl Counted {
 
     /// The time within which that share was answered, as far as the classes say: evenly
     /// spread in its class. Of the last one its beginning.
-    fn quantile(&self, share: f64) -> Option<Duration> {
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
         let wanted = share * self.answers() as f64;
         let mut below = 0.0;
         for (class, count) in self.classes.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -217,6 +258,12 @@ impl Counted {
             below += *count as f64;
         }
         None
+    }
+}
+
+impl From<&Responses> for Counted {
+    fn from(Responses { classes, nanoseconds, resets }: &Responses) -> Counted {
+        Counted { classes: *classes, nanoseconds: *nanoseconds, resets: *resets }
     }
 }
 
@@ -341,6 +388,29 @@ mod tests {
         assert_eq!(one_in_after(ONE_IN_MAX, 10 * MEASURED_MAX), ONE_IN_MAX);
         assert_eq!(one_in_after(8, MEASURED_MAX / 2), 8);
         assert_eq!(one_in_after(8, MEASURED_MAX / 4 - 1), 4);
+    }
+
+    #[test]
+    fn all_services_together_are_summed_over_the_latest_snapshots() {
+        let (web, api) = ("203.0.113.10:80".parse().unwrap(), "203.0.113.11:443".parse().unwrap());
+        let begin = Instant::now();
+        let mut followed = Followed { one_in: 4, ..Followed::default() };
+        assert_eq!(followed.over_all(), None);
+        let before = Counted { nanoseconds: 7, ..counted(&[(3, 100)]) };
+        followed.snapshots.push_back((begin, [(web, before)].into()));
+        assert_eq!(followed.over_all(), None, "of one moment");
+        let after = Counted { nanoseconds: 3_000_000_007, resets: 2, ..counted(&[(3, 160)]) };
+        let new = Counted { nanoseconds: 2_000_000_000, ..counted(&[(9, 40)]) };
+        let later = begin + Duration::from_secs(10);
+        followed.snapshots.push_back((later, [(web, after), (api, new)].into()));
+        let queue = |connections| Sockets { connections, accept_queue: 1, accept_queue_max: 8 };
+        followed.sockets = [(web, queue(5)), (api, queue(6))].into();
+        let latest = followed.over_all().unwrap();
+        assert_eq!(latest.counted.answers(), 100);
+        assert_eq!(latest.counted.resets, 2);
+        // Five seconds of work in ten, of one flow in four.
+        assert!((latest.open - 2.0).abs() < 1e-9, "{latest:?}");
+        assert_eq!((latest.sockets.connections, latest.sockets.accept_queue), (11, 2));
     }
 
     #[test]

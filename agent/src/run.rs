@@ -55,7 +55,7 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     Manager::from_env().notifier().ready(&format!("{interface} {mode}"));
 
     let counters = program.counters();
-    let messages = Messages::new(config, flows, clocks, redirects.living());
+    let messages = Messages::new(config, flows, clocks, redirects.living(), counters);
     let rules = redirects.shared();
     let exchanges = messages.exchanges();
     multipath::report_problems(config);
@@ -72,7 +72,7 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     tokio::select! {
         () = metrics::serve(listener, Arc::clone(counters), exchanges, rules) => {}
         () = status::serve(&source) => {}
-        result = messages.run(counters) => return result,
+        result = messages.run() => return result,
         result = redirects.run() => return result,
         result = own.follow() => return result,
         result = clamps.follow(config), if config.clamps_mss => return result,

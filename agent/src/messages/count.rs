@@ -16,6 +16,7 @@ use super::proto;
 use crate::config::Keys;
 use crate::datagram;
 use crate::records::mapped;
+use crate::responses::Latest;
 
 /// The backend of the plan that services are read by: nothing is forwarded by it.
 const BACKEND: &str = "here";
@@ -167,8 +168,8 @@ fn addresses(services: &proto::Services) -> impl Iterator<Item = IpAddr> {
 /// digest.
 const ADDRESS_BYTES: usize = 4;
 
-/// Addresses in a part of a state.
-const ADDRESSES_MAX: usize = 200;
+/// Addresses in a part of a state: the first has what else is said, too.
+const ADDRESSES_MAX: usize = 170;
 
 /// What a state says of the agent itself, beside its connections.
 #[derive(Debug, Clone, Default)]
@@ -179,6 +180,8 @@ pub struct Said {
     pub counted: Option<Duration>,
     /// VIPs of services here that the config lacks.
     pub vips_lacking: u32,
+    /// How the services here answer, where that is measured.
+    pub answers: Option<Latest>,
     /// This agent's addresses.
     pub own: Vec<[u8; ADDRESS_BYTES]>,
     /// Other agents, whose packets are taken.
@@ -194,6 +197,7 @@ impl Said {
             counted_ms_ago,
             own: self.own.concat(),
             vips_lacking: self.vips_lacking,
+            answers: self.answers.as_ref().map(answers),
         });
         let mut parts: Vec<proto::StatePart> = self
             .accepts
@@ -215,6 +219,19 @@ impl Said {
     /// has none.
     pub fn bodies(&self, services: u64) -> Vec<Vec<u8>> {
         self.parts(services).iter().map(Message::encode_to_vec).collect()
+    }
+}
+
+fn answers(Latest { counted, open, sockets }: &Latest) -> proto::Answers {
+    let within = |share| counted.quantile(share).unwrap_or_default().as_micros() as u64;
+    proto::Answers {
+        measured: counted.answers(),
+        p50_us: within(0.5),
+        p99_us: within(0.99),
+        open_thousandths: (open * 1e3) as u64,
+        resets: counted.resets,
+        connections: sockets.connections,
+        accept_queue: sockets.accept_queue,
     }
 }
 

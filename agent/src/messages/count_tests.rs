@@ -4,6 +4,7 @@ use datapath::{FlowHash, Secret};
 use wire::{Family, Protocol, ip};
 
 use super::*;
+use crate::responses::{Counted, Sockets};
 
 fn keys() -> Keys {
     // Of the secret below: `vectors/agent_messages.json` has both.
@@ -123,7 +124,11 @@ fn all_counts_are_in_the_parts_and_each_part_fits() {
     let accepts: Vec<[u8; 4]> = (0..500u32).map(u32::to_be_bytes).collect();
     let own = vec![[1; 4]];
     let counted = Some(Duration::from_millis(700));
-    let said = Said { serves: true, counted, vips_lacking: 2, own, accepts };
+    let mut times = Counted { resets: 9, ..Counted::default() };
+    (times.classes[4], times.classes[10]) = (990, 10);
+    let sockets = Sockets { connections: 212, accept_queue: 3, accept_queue_max: 128 };
+    let answers = Some(Latest { counted: times, open: 1.25, sockets });
+    let said = Said { serves: true, counted, vips_lacking: 2, answers, own, accepts };
     let bodies = counting.bodies(&said, &counts);
     assert!(bodies.len() > 1);
     let (mut read, mut accepts) = (Counts::new(), Vec::new());
@@ -136,6 +141,15 @@ fn all_counts_are_in_the_parts_and_each_part_fits() {
             counted_ms_ago: Some(700),
             own: vec![1; 4],
             vips_lacking: 2,
+            answers: Some(proto::Answers {
+                measured: 1000,
+                p50_us: 770,
+                p99_us: 1024,
+                open_thousandths: 1250,
+                resets: 9,
+                connections: 212,
+                accept_queue: 3,
+            }),
         };
         assert_eq!(part.standing, (at == 0).then_some(standing));
         accepts.extend_from_slice(part.accepts.as_chunks().0);

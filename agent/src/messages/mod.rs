@@ -117,6 +117,7 @@ struct Here {
     vips: Vec<IpPrefix>,
     /// When a packet was last seen to come out of a tunnel.
     seen: Mutex<Option<Instant>>,
+    counters: Arc<Counters>,
     controllers: u32,
 }
 
@@ -137,7 +138,13 @@ pub struct Messages {
 impl Messages {
     /// To the controllers of a config, of the sockets here, these flows, and what
     /// timestamps have, and of those elsewhere that rules here lead to.
-    pub fn new(config: &Config, flows: Flows, clocks: Clocks, redirected: Living) -> Messages {
+    pub fn new(
+        config: &Config,
+        flows: Flows,
+        clocks: Clocks,
+        redirected: Living,
+        counters: &Arc<Counters>,
+    ) -> Messages {
         let exchange = |controller: &SocketAddr| {
             Arc::new(Mutex::new(Exchange {
                 controller: *controller,
@@ -159,6 +166,7 @@ impl Messages {
                 },
                 vips: config.vips.clone(),
                 seen: Mutex::new(None),
+                counters: Arc::clone(counters),
                 controllers: config.controllers.len() as u32,
             }),
             exchanges: Exchanges(config.controllers.iter().map(exchange).collect()),
@@ -170,8 +178,8 @@ impl Messages {
         self.exchanges.clone()
     }
 
-    /// Runs for ever. By the program's counters it is known whether packets come.
-    pub async fn run(&self, counters: &Counters) -> Result<(), String> {
+    /// Runs for ever.
+    pub async fn run(&self) -> Result<(), String> {
         let Some(keys) = &self.keys else { return std::future::pending().await };
         let mut boot = [0; 8];
         rustix::rand::getrandom(&mut boot, rustix::rand::GetRandomFlags::empty())
@@ -181,19 +189,19 @@ impl Messages {
             let session = Session::new(keys.clone(), u64::from_ne_bytes(boot));
             tasks.spawn(talk(session, exchange.clone(), Arc::clone(&self.here)));
         }
-        watch(counters, &self.here.seen).await
+        watch(&self.here).await
     }
 }
 
-/// Notes when packets come out of tunnels.
-async fn watch(counters: &Counters, seen: &Mutex<Option<Instant>>) -> ! {
+/// Notes when packets come out of tunnels, as the program's counters show.
+async fn watch(here: &Here) -> ! {
     let (mut ticks, mut before) = (interval(WATCH_INTERVAL), None);
     loop {
         ticks.tick().await;
-        let Ok(counts) = counters.read() else { continue };
+        let Ok(counts) = here.counters.read() else { continue };
         let taken = outcome::taken(&counts);
         if before.replace(taken).is_some_and(|before| before != taken) {
-            *locked(seen) = Some(Instant::now());
+            *locked(&here.seen) = Some(Instant::now());
         }
     }
 }
@@ -251,6 +259,7 @@ async fn bodies(
     said.serves = locked(&here.seen).is_some_and(|seen| seen.elapsed() < SEEN_FOR)
         && counting.vips().iter().all(|vip| is_ours(*vip));
     said.vips_lacking = here.lacking(counting.vips());
+    said.answers = here.counters.responses.latest();
     locked(exchange).services = counting.served().to_vec();
     if !session.is_count_due(Instant::now(), here.controllers) {
         return counting.uncounted(&said);

@@ -113,7 +113,9 @@ type Standing struct {
 	Own []byte `protobuf:"bytes,3,opt,name=own,proto3" json:"own,omitempty"`
 	// VIPs that are addresses, of the services, that its config lacks: packets to them are
 	// dropped there.
-	VipsLacking   uint32 `protobuf:"varint,4,opt,name=vips_lacking,json=vipsLacking,proto3" json:"vips_lacking,omitempty"`
+	VipsLacking uint32 `protobuf:"varint,4,opt,name=vips_lacking,json=vipsLacking,proto3" json:"vips_lacking,omitempty"`
+	// How the backend answered in the latest minute; missing: that is not measured.
+	Answers       *Answers `protobuf:"bytes,5,opt,name=answers,proto3" json:"answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -176,6 +178,111 @@ func (x *Standing) GetVipsLacking() uint32 {
 	return 0
 }
 
+func (x *Standing) GetAnswers() *Answers {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+// How a backend answers, all its services together.
+type Answers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Answers that were measured.
+	Measured uint64 `protobuf:"varint,1,opt,name=measured,proto3" json:"measured,omitempty"`
+	// That half of them took at most, and all but a hundredth, in microseconds.
+	P50Us uint64 `protobuf:"varint,2,opt,name=p50_us,json=p50Us,proto3" json:"p50_us,omitempty"`
+	P99Us uint64 `protobuf:"varint,3,opt,name=p99_us,json=p99Us,proto3" json:"p99_us,omitempty"`
+	// Requests that were open at once, on average, in thousandths.
+	OpenThousandths uint64 `protobuf:"varint,4,opt,name=open_thousandths,json=openThousandths,proto3" json:"open_thousandths,omitempty"`
+	// RSTs that were sent.
+	Resets uint64 `protobuf:"varint,5,opt,name=resets,proto3" json:"resets,omitempty"`
+	// Connections that are open, and those that no program has accepted yet.
+	Connections   uint64 `protobuf:"varint,6,opt,name=connections,proto3" json:"connections,omitempty"`
+	AcceptQueue   uint64 `protobuf:"varint,7,opt,name=accept_queue,json=acceptQueue,proto3" json:"accept_queue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answers) Reset() {
+	*x = Answers{}
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answers) ProtoMessage() {}
+
+func (x *Answers) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answers.ProtoReflect.Descriptor instead.
+func (*Answers) Descriptor() ([]byte, []int) {
+	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Answers) GetMeasured() uint64 {
+	if x != nil {
+		return x.Measured
+	}
+	return 0
+}
+
+func (x *Answers) GetP50Us() uint64 {
+	if x != nil {
+		return x.P50Us
+	}
+	return 0
+}
+
+func (x *Answers) GetP99Us() uint64 {
+	if x != nil {
+		return x.P99Us
+	}
+	return 0
+}
+
+func (x *Answers) GetOpenThousandths() uint64 {
+	if x != nil {
+		return x.OpenThousandths
+	}
+	return 0
+}
+
+func (x *Answers) GetResets() uint64 {
+	if x != nil {
+		return x.Resets
+	}
+	return 0
+}
+
+func (x *Answers) GetConnections() uint64 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
+func (x *Answers) GetAcceptQueue() uint64 {
+	if x != nil {
+		return x.AcceptQueue
+	}
+	return 0
+}
+
 // How many sockets live in the buckets of a service.
 type ServiceSockets struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -194,7 +301,7 @@ type ServiceSockets struct {
 
 func (x *ServiceSockets) Reset() {
 	*x = ServiceSockets{}
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[2]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -206,7 +313,7 @@ func (x *ServiceSockets) String() string {
 func (*ServiceSockets) ProtoMessage() {}
 
 func (x *ServiceSockets) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[2]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -219,7 +326,7 @@ func (x *ServiceSockets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceSockets.ProtoReflect.Descriptor instead.
 func (*ServiceSockets) Descriptor() ([]byte, []int) {
-	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{2}
+	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ServiceSockets) GetService() uint32 {
@@ -269,7 +376,7 @@ type AnswerPart struct {
 
 func (x *AnswerPart) Reset() {
 	*x = AnswerPart{}
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[3]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -281,7 +388,7 @@ func (x *AnswerPart) String() string {
 func (*AnswerPart) ProtoMessage() {}
 
 func (x *AnswerPart) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[3]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -294,7 +401,7 @@ func (x *AnswerPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
 func (*AnswerPart) Descriptor() ([]byte, []int) {
-	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AnswerPart) GetIntervalMs() uint32 {
@@ -338,7 +445,7 @@ type Services struct {
 
 func (x *Services) Reset() {
 	*x = Services{}
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[4]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -350,7 +457,7 @@ func (x *Services) String() string {
 func (*Services) ProtoMessage() {}
 
 func (x *Services) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[4]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -363,7 +470,7 @@ func (x *Services) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Services.ProtoReflect.Descriptor instead.
 func (*Services) Descriptor() ([]byte, []int) {
-	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Services) GetPrefixGroups() []*v1.PrefixGroup {
@@ -393,7 +500,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[5]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -405,7 +512,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_agent_v1_agent_proto_msgTypes[5]
+	mi := &file_guideway_agent_v1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -418,7 +525,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_guideway_agent_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Service) GetName() string {
@@ -458,13 +565,22 @@ const file_guideway_agent_v1_agent_proto_rawDesc = "" +
 	"\bservices\x18\x01 \x01(\x06R\bservices\x129\n" +
 	"\x06counts\x18\x02 \x03(\v2!.guideway.agent.v1.ServiceSocketsR\x06counts\x127\n" +
 	"\bstanding\x18\x03 \x01(\v2\x1b.guideway.agent.v1.StandingR\bstanding\x12\x18\n" +
-	"\aaccepts\x18\x04 \x01(\fR\aaccepts\"\x95\x01\n" +
+	"\aaccepts\x18\x04 \x01(\fR\aaccepts\"\xcb\x01\n" +
 	"\bStanding\x12\x16\n" +
 	"\x06serves\x18\x01 \x01(\bR\x06serves\x12)\n" +
 	"\x0ecounted_ms_ago\x18\x02 \x01(\rH\x00R\fcountedMsAgo\x88\x01\x01\x12\x10\n" +
 	"\x03own\x18\x03 \x01(\fR\x03own\x12!\n" +
-	"\fvips_lacking\x18\x04 \x01(\rR\vvipsLackingB\x11\n" +
-	"\x0f_counted_ms_ago\"|\n" +
+	"\fvips_lacking\x18\x04 \x01(\rR\vvipsLacking\x124\n" +
+	"\aanswers\x18\x05 \x01(\v2\x1a.guideway.agent.v1.AnswersR\aanswersB\x11\n" +
+	"\x0f_counted_ms_ago\"\xdb\x01\n" +
+	"\aAnswers\x12\x1a\n" +
+	"\bmeasured\x18\x01 \x01(\x04R\bmeasured\x12\x15\n" +
+	"\x06p50_us\x18\x02 \x01(\x04R\x05p50Us\x12\x15\n" +
+	"\x06p99_us\x18\x03 \x01(\x04R\x05p99Us\x12)\n" +
+	"\x10open_thousandths\x18\x04 \x01(\x04R\x0fopenThousandths\x12\x16\n" +
+	"\x06resets\x18\x05 \x01(\x04R\x06resets\x12 \n" +
+	"\vconnections\x18\x06 \x01(\x04R\vconnections\x12!\n" +
+	"\faccept_queue\x18\a \x01(\x04R\vacceptQueue\"|\n" +
 	"\x0eServiceSockets\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\rR\aservice\x12\x18\n" +
 	"\abuckets\x18\x02 \x03(\rR\abuckets\x12\x18\n" +
@@ -499,30 +615,32 @@ func file_guideway_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_guideway_agent_v1_agent_proto_rawDescData
 }
 
-var file_guideway_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_guideway_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_guideway_agent_v1_agent_proto_goTypes = []any{
 	(*StatePart)(nil),      // 0: guideway.agent.v1.StatePart
 	(*Standing)(nil),       // 1: guideway.agent.v1.Standing
-	(*ServiceSockets)(nil), // 2: guideway.agent.v1.ServiceSockets
-	(*AnswerPart)(nil),     // 3: guideway.agent.v1.AnswerPart
-	(*Services)(nil),       // 4: guideway.agent.v1.Services
-	(*Service)(nil),        // 5: guideway.agent.v1.Service
-	(*v1.PrefixGroup)(nil), // 6: guideway.plan.v1.PrefixGroup
-	(*v1.Vip)(nil),         // 7: guideway.plan.v1.Vip
-	(v1.Affinity)(0),       // 8: guideway.plan.v1.Affinity
+	(*Answers)(nil),        // 2: guideway.agent.v1.Answers
+	(*ServiceSockets)(nil), // 3: guideway.agent.v1.ServiceSockets
+	(*AnswerPart)(nil),     // 4: guideway.agent.v1.AnswerPart
+	(*Services)(nil),       // 5: guideway.agent.v1.Services
+	(*Service)(nil),        // 6: guideway.agent.v1.Service
+	(*v1.PrefixGroup)(nil), // 7: guideway.plan.v1.PrefixGroup
+	(*v1.Vip)(nil),         // 8: guideway.plan.v1.Vip
+	(v1.Affinity)(0),       // 9: guideway.plan.v1.Affinity
 }
 var file_guideway_agent_v1_agent_proto_depIdxs = []int32{
-	2, // 0: guideway.agent.v1.StatePart.counts:type_name -> guideway.agent.v1.ServiceSockets
+	3, // 0: guideway.agent.v1.StatePart.counts:type_name -> guideway.agent.v1.ServiceSockets
 	1, // 1: guideway.agent.v1.StatePart.standing:type_name -> guideway.agent.v1.Standing
-	6, // 2: guideway.agent.v1.Services.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
-	5, // 3: guideway.agent.v1.Services.services:type_name -> guideway.agent.v1.Service
-	7, // 4: guideway.agent.v1.Service.vips:type_name -> guideway.plan.v1.Vip
-	8, // 5: guideway.agent.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	2, // 2: guideway.agent.v1.Standing.answers:type_name -> guideway.agent.v1.Answers
+	7, // 3: guideway.agent.v1.Services.prefix_groups:type_name -> guideway.plan.v1.PrefixGroup
+	6, // 4: guideway.agent.v1.Services.services:type_name -> guideway.agent.v1.Service
+	8, // 5: guideway.agent.v1.Service.vips:type_name -> guideway.plan.v1.Vip
+	9, // 6: guideway.agent.v1.Service.affinity:type_name -> guideway.plan.v1.Affinity
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_guideway_agent_v1_agent_proto_init() }
@@ -531,14 +649,14 @@ func file_guideway_agent_v1_agent_proto_init() {
 		return
 	}
 	file_guideway_agent_v1_agent_proto_msgTypes[1].OneofWrappers = []any{}
-	file_guideway_agent_v1_agent_proto_msgTypes[3].OneofWrappers = []any{}
+	file_guideway_agent_v1_agent_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_agent_v1_agent_proto_rawDesc), len(file_guideway_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
