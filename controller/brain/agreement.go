@@ -79,6 +79,9 @@ func (in *inputs) agrees() bool {
 func (e AgreementSeen) apply(s *State) {
 	a := &s.agreement
 	former := a.seen
+	if a.away != "" {
+		s.note("buckets", "etcd", "lost", "answers", "bucket maps are agreed on again")
+	}
 	wasAway := a.away != "" || former == nil
 	if wasAway {
 		a.answersSince = s.now
@@ -110,7 +113,7 @@ func (e AgreementAway) apply(s *State) {
 		return
 	}
 	if s.agreement.away == "" {
-		s.note("buckets", "etcd", "answers", "lost", e.Reason)
+		s.note("buckets", "etcd", "answers", "lost", "only buckets of dead backends move: "+e.Reason)
 	}
 	s.agreement.away = e.Reason
 	s.agreement.leadsSince = time.Time{}

@@ -262,6 +262,15 @@ func TestWhileEtcdIsAwayOnlyDeadBackendsBucketsMove(t *testing.T) {
 	if now := f.machines[1].bucketMap(); !slices.Equal(now.ByBucket, made.ByBucket) {
 		t.Error("the leader has not taken up what all had made")
 	}
+	var told []string
+	for _, t := range f.machines[0].log {
+		if t.Kind == "buckets" && t.Name == "etcd" {
+			told = append(told, fmt.Sprintf("%s > %s: %s", t.From, t.To, t.Reason))
+		}
+	}
+	if want := []string{"answers > lost: only buckets of dead backends move: connection refused", "lost > answers: bucket maps are agreed on again"}; !slices.Equal(told, want) {
+		t.Errorf("told %q", told)
+	}
 }
 
 // What one alone found dead goes back to it when etcd answers.

@@ -70,7 +70,8 @@ func (o Object) Is(text string) bool {
 // IsBad says whether the object is worse off now.
 func (e Event) IsBad() bool {
 	switch e.To {
-	case "different", "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "withheld", "lost", "failing", "shrinking", "failed to start":
+	case "different", "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "withheld", "lost", "failing", "shrinking", "failed to start",
+		"alarmed", "unusable", "restored":
 		return e.From != "new" // not yet probed is no bad news
 	}
 	return false
