@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
@@ -117,6 +119,7 @@ func (c *Controller) tellSpeaker(speaker *speakerv1.State) {
 	if speaker == nil || speaker == c.spoken.latest {
 		return
 	}
+	before := c.spoken.latest
 	c.spoken.latest = speaker
 	named := map[events.Object]bool{}
 	is := func(kind, name, state, cause string) {
@@ -131,11 +134,14 @@ func (c *Controller) tellSpeaker(speaker *speakerv1.State) {
 		is("virtual router", virtualRouter(r), r.GetState(), r.GetReason())
 	}
 	for _, n := range speaker.GetNeighbors() {
-		if n.GetState() == "established" {
-			is("session", n.GetAddress(), "established", fmt.Sprintf("the router of AS %d has a BGP session with this machine", n.GetAsn()))
-		} else { // which of the others it is changes as long as no router answers
+		if n.GetState() != "established" { // which of the others it is changes as long as no router answers
 			is("session", n.GetAddress(), "down", cmp.Or(n.GetReason(), n.GetState()))
+			continue
 		}
+		if former := neighborOf(before, n.GetAddress()); former.GetState() == n.GetState() && !proto.Equal(former.GetSince(), n.GetSince()) {
+			is("session", n.GetAddress(), "down", cmp.Or(n.GetEnded(), "it was begun anew")) // between two polls
+		}
+		is("session", n.GetAddress(), "established", fmt.Sprintf("the router of AS %d has a BGP session with this machine", n.GetAsn()))
 	}
 	switch {
 	case speaker.GetWithheld() != "":
@@ -151,6 +157,16 @@ func (c *Controller) tellSpeaker(speaker *speakerv1.State) {
 			c.Tell(events.Event{Object: object, From: former, To: "removed", Cause: "no longer in the config"})
 		}
 	}
+}
+
+// neighborOf a state; nil: it has none of this address.
+func neighborOf(state *speakerv1.State, address string) *speakerv1.NeighborState {
+	for _, n := range state.GetNeighbors() {
+		if n.GetAddress() == address {
+			return n
+		}
+	}
+	return nil
 }
 
 func virtualRouter(r *speakerv1.VirtualRouter) string {

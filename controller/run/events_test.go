@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/apitest"
@@ -177,6 +178,23 @@ func TestWhatTheSpeakerSaysIsTold(t *testing.T) {
 		"session 10.0.0.254: down > established (the router of AS 64513 has a BGP session with this machine)",
 		"speaker routes: withheld > announced (all that are desired)", "session 10.0.0.254: established > down (hold-timer-expired)",
 		"speaker routes: announced > announced as worse ones (worker-0 waits)", "session 10.0.0.254: down > removed (no longer in the config)",
+	}
+	if found := told(); !slices.Equal(found, want) {
+		t.Errorf("%q\nwanted\n%q", found, want)
+	}
+}
+
+func TestASessionThatFellBetweenTwoPollsIsTold(t *testing.T) {
+	c, told := teller(t)
+	for _, since := range []int64{1, 1, 2, 2} {
+		c.tellSpeaker(&speakerv1.State{Neighbors: []*speakerv1.NeighborState{{
+			Address: "10.0.0.254", Asn: 64513, State: "established", Since: &timestamppb.Timestamp{Seconds: since}, Ended: "hold-timer-expired",
+		}}})
+	}
+	is := " > established (the router of AS 64513 has a BGP session with this machine)"
+	want := []string{
+		"session 10.0.0.254: " + is, "speaker routes:  > announced (all that are desired)",
+		"session 10.0.0.254: established > down (hold-timer-expired)", "session 10.0.0.254: down" + is,
 	}
 	if found := told(); !slices.Equal(found, want) {
 		t.Errorf("%q\nwanted\n%q", found, want)

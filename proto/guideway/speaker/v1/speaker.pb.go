@@ -1296,7 +1296,9 @@ type NeighborState struct {
 	// Of the session's routes, like `med 10`.
 	Attributes []string `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty"`
 	// up, down; empty: there is to be none.
-	Bfd           string `protobuf:"bytes,7,opt,name=bfd,proto3" json:"bfd,omitempty"`
+	Bfd string `protobuf:"bytes,7,opt,name=bfd,proto3" json:"bfd,omitempty"`
+	// Why the session before the latest one ended; empty: there was none since the start.
+	Ended         string `protobuf:"bytes,8,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1376,6 +1378,13 @@ func (x *NeighborState) GetAttributes() []string {
 func (x *NeighborState) GetBfd() string {
 	if x != nil {
 		return x.Bfd
+	}
+	return ""
+}
+
+func (x *NeighborState) GetEnded() string {
+	if x != nil {
+		return x.Ended
 	}
 	return ""
 }
@@ -1493,7 +1502,7 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\aanswers\x18\x06 \x01(\x04R\aanswers\x12!\n" +
 	"\fnot_answered\x18\a \x01(\x04R\vnotAnswered\x12\x1c\n" +
 	"\tmalformed\x18\b \x01(\x04R\tmalformed\x12!\n" +
-	"\fsends_failed\x18\t \x01(\x04R\vsendsFailed\"\xcd\x01\n" +
+	"\fsends_failed\x18\t \x01(\x04R\vsendsFailed\"\xe3\x01\n" +
 	"\rNeighborState\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x12\x14\n" +
@@ -1503,7 +1512,8 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\n" +
 	"attributes\x18\x06 \x03(\tR\n" +
 	"attributes\x12\x10\n" +
-	"\x03bfd\x18\a \x01(\tR\x03bfd2\xbb\x02\n" +
+	"\x03bfd\x18\a \x01(\tR\x03bfd\x12\x14\n" +
+	"\x05ended\x18\b \x01(\tR\x05ended2\xbb\x02\n" +
 	"\aSpeaker\x12H\n" +
 	"\x03Set\x12\x1f.guideway.speaker.v1.SetRequest\x1a .guideway.speaker.v1.SetResponse\x12D\n" +
 	"\x04Poll\x12 .guideway.speaker.v1.PollRequest\x1a\x1a.guideway.speaker.v1.State\x12L\n" +
