@@ -4,6 +4,7 @@ package brain
 // is dead, and which agents know one another.
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -43,12 +44,18 @@ type AgentSaid struct {
 	VIPsLacking int
 }
 
+// AgentRefused: datagrams in the name of a backend's agent are refused. Anybody may have
+// sent them.
+type AgentRefused struct{ Backend, Reason string }
+
 // agentSaid is what is kept of it.
 type agentSaid struct {
 	at      time.Time
 	speaks  bool // within speaksFor of the latest that serves
 	accepts map[config.AgentAddress]bool
 	lacking int // VIPs
+	// Why datagrams in its name were refused since; empty: none were.
+	refused string
 }
 
 // agentsState is what is known of the agents.
@@ -59,6 +66,9 @@ type agentsState struct {
 	since time.Time
 	// Agents that do not speak are not waited for any more.
 	allHeard bool
+	// Since when backends need theirs; and what people were told of these, nil: nothing yet.
+	needed map[string]time.Time
+	told   map[string]string
 	// When one may fall silent, or all are heard; zero: nothing is waited for.
 	again earliest
 }
@@ -66,6 +76,13 @@ type agentsState struct {
 func (e AgentSaid) apply(s *State) {
 	s.buckets.count(e)
 	s.agentsChanged(s.agents.hear(e, &s.step))
+}
+
+func (e AgentRefused) apply(s *State) {
+	said := s.agents.said[e.Backend]
+	said.refused = e.Reason
+	s.agents.said[e.Backend] = said
+	s.agents.noteOf(&s.step, e.Backend)
 }
 
 // agentsChanged what they say, or have fallen silent.
@@ -85,7 +102,7 @@ func (s *State) agentsChanged(backends []string) {
 
 // hear an agent, and return the backends whose agent says another thing than before.
 func (a *agentsState) hear(e AgentSaid, at *step) (changed []string) {
-	if a.hearOf(e.Backend, e, at.now) {
+	if a.hearOf(e.Backend, e, at) {
 		changed = append(changed, e.Backend)
 	}
 	if at.current == nil {
@@ -94,7 +111,7 @@ func (a *agentsState) hear(e AgentSaid, at *step) (changed []string) {
 	e.VIPsLacking = 0 // of that backend's services
 	for own := range e.Own {
 		for _, backend := range at.current.backendsAt[own] {
-			if backend != e.Backend && a.hearOf(backend, e, at.now) {
+			if backend != e.Backend && a.hearOf(backend, e, at) {
 				changed = append(changed, backend)
 			}
 		}
@@ -103,16 +120,18 @@ func (a *agentsState) hear(e AgentSaid, at *step) (changed []string) {
 }
 
 // hearOf one of its backends, and report whether it says another thing than before.
-func (a *agentsState) hearOf(backend string, e AgentSaid, now time.Time) (isNews bool) {
-	former := a.said[backend]
+func (a *agentsState) hearOf(backend string, e AgentSaid, at *step) (isNews bool) {
+	former, now := a.said[backend], at.now
 	said := agentSaid{at: now, speaks: e.Serves, accepts: e.Accepts, lacking: e.VIPsLacking}
 	a.said[backend] = said
 	a.again.add(now.Add(speaksFor))
+	a.noteOf(at, backend)
 	return said.speaks != former.speaks || former.at.IsZero() || !maps.Equal(said.accepts, former.accepts)
 }
 
 // check by time: which have fallen silent, and whether from now on all were heard that speak.
-func (a *agentsState) check(now time.Time) (silent []string, allHeard bool) {
+func (a *agentsState) check(at *step) (silent []string, allHeard bool) {
+	now := at.now
 	if !a.again.isDue(now) {
 		return nil, false
 	}
@@ -133,7 +152,102 @@ func (a *agentsState) check(now time.Time) (silent []string, allHeard bool) {
 	} else if !a.allHeard {
 		a.allHeard, allHeard = true, true
 	}
+	a.noteAll(at)
 	return silent, allHeard
+}
+
+// adopt which are needed.
+func (a *agentsState) adopt(in *inputs, now time.Time) {
+	former := a.needed
+	a.needed = make(map[string]time.Time, len(in.needAgents))
+	for backend := range in.needAgents {
+		a.needed[backend] = now
+		if since, known := former[backend]; known {
+			a.needed[backend] = since
+		}
+	}
+	maps.DeleteFunc(a.told, func(backend string, _ string) bool { return !in.needAgents[backend] })
+	if len(a.told) == 0 {
+		a.told = nil
+	}
+	a.again.add(now)
+}
+
+// States of an agent, as people are told them.
+const (
+	agentHeard   = "heard"
+	agentBehind  = "behind"
+	agentSilent  = "silent"
+	agentRefused = "refused"
+)
+
+// stateOf an agent, and why; empty: it may be about to speak for the first time.
+func (a *agentsState) stateOf(backend string, now time.Time) (state, reason string) {
+	said := a.said[backend]
+	switch isSilent := a.isSilent(backend, now); {
+	case isSilent && said.refused != "":
+		return agentRefused, "it is silent, and datagrams in its name are refused: " + said.refused
+	case isSilent && said.at.IsZero():
+		return agentSilent, "it was never heard since this controller started"
+	case isSilent:
+		return agentSilent, fmt.Sprintf("it was not heard for %v", silentAfter)
+	case said.at.IsZero():
+		return "", ""
+	case said.lacking > 0:
+		return agentBehind, "its config lacks VIPs of its backend's services: packets to these are dropped there"
+	}
+	return agentHeard, "its messages come"
+}
+
+// noteAll that fell silent since. What is found first, of thousands, is one line.
+func (a *agentsState) noteAll(at *step) {
+	var changed []string
+	waits := false
+	for backend, since := range a.needed {
+		state, _ := a.stateOf(backend, at.now)
+		if said := a.said[backend]; state == "" {
+			waits = true
+			a.again.add(since.Add(heardAfter + 1))
+		} else if !said.speaks && (state == agentHeard || state == agentBehind) {
+			a.again.add(said.at.Add(silentAfter + 1))
+		}
+		if state != a.told[backend] {
+			changed = append(changed, backend)
+		}
+	}
+	if a.told == nil {
+		if !waits && len(changed) > 0 {
+			a.noteFirst(at, changed)
+		}
+		return
+	}
+	slices.Sort(changed)
+	for _, backend := range changed {
+		a.noteOf(at, backend)
+	}
+}
+
+// noteFirst states of all.
+func (a *agentsState) noteFirst(at *step, all []string) {
+	a.told = make(map[string]string, len(all))
+	for _, backend := range all {
+		a.told[backend], _ = a.stateOf(backend, at.now)
+	}
+	if silent := a.silent(at); len(silent) > 0 {
+		at.note("controller", "agents", "unknown", "heard", fmt.Sprintf("%d of %d are silent: %s", len(silent), len(all), enumerate(silent)))
+	} else {
+		at.note("controller", "agents", "unknown", "heard", fmt.Sprintf("none of %d is silent", len(all)))
+	}
+}
+
+// noteOf one of them, from when the first states were.
+func (a *agentsState) noteOf(at *step, backend string) {
+	state, reason := a.stateOf(backend, at.now)
+	if _, isNeeded := a.needed[backend]; !isNeeded || a.told == nil || state == "" || state == a.told[backend] {
+		return
+	}
+	at.note("agent", backend, a.told[backend], state, reason)
+	a.told[backend] = state
 }
 
 // speaks: a backend whose probes fail is not dead while its agent speaks, and its
@@ -200,7 +314,7 @@ func (a *agentsState) isSilent(backend string, now time.Time) bool {
 	if said := a.said[backend]; !said.at.IsZero() {
 		return now.Sub(said.at) > silentAfter
 	}
-	return now.Sub(a.since) > heardAfter
+	return now.Sub(a.needed[backend]) > heardAfter
 }
 
 // CountInterval is how often agents are to count.

@@ -254,7 +254,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.health.checkAgain(&s.step)
-	silent, allHeard := s.agents.check(now)
+	silent, allHeard := s.agents.check(&s.step)
 	s.agentsChanged(silent)
 	s.checkMembers()
 	s.buckets.check(now)

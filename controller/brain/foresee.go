@@ -71,6 +71,8 @@ func (s *State) Snapshot() Snapshot {
 	copyMaps(&c.members.pools)
 	copyMaps(&c.members.kept)
 	copyMaps(&c.agents.said)
+	copyMaps(&c.agents.needed)
+	copyMaps(&c.agents.told)
 	c.tables = maps.Clone(c.tables)
 	copyMaps(&f.pending)
 	copyMaps(&f.unresolved)

@@ -404,6 +404,10 @@ func (c *Controller) peerResult(result prober.PeerResult) {
 
 // agentState comes from the goroutines that receive.
 func (c *Controller) agentState(state agents.State) {
+	if state.Refused != "" {
+		c.Enqueue(brain.AgentRefused{Backend: state.Agent, Reason: state.Refused})
+		return
+	}
 	c.Enqueue(brain.AgentSaid{
 		Backend: state.Agent, Counted: state.Counted, Counts: state.Counts,
 		Serves: state.Serves, Accepts: state.Accepts, Own: state.Own, VIPsLacking: state.VIPsLacking,

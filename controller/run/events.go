@@ -197,6 +197,7 @@ func objectsOf(service *config.Service, routes []config.Route, vrrp []*speakerv1
 	}
 	for _, member := range service.Members {
 		is[events.Object{Kind: "drain", Name: "backend " + member.Backend.Name}] = true
+		is[events.Object{Kind: "agent", Name: member.Backend.Name}] = true
 	}
 	for _, route := range routes {
 		if !slices.Contains(route.Services, service.Name) {
