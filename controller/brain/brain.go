@@ -164,6 +164,7 @@ type State struct {
 	agreement agreementState
 	agents    agentsState
 	members   membersState
+	limits    map[string]limitState // of the forwarder, by name
 	// By group with a second chance; nil: no plan was seen yet.
 	tables tablesState
 
@@ -239,6 +240,7 @@ func New(now time.Time) *State {
 		speaker:   speakerState{reason: "not yet connected"},
 		drains:    drainsState{services: map[string]*drain{}},
 		buckets:   newBucketState(),
+		limits:    map[string]limitState{},
 		members:   membersState{pools: map[string]poolMembers{}},
 		agents:    agentsState{said: map[string]agentSaid{}, since: now, again: earliest{now.Add(heardAfter)}},
 		agreement: agreementState{proposals: map[string]*agreement.Proposal{}},

@@ -69,6 +69,7 @@ func (s *State) Snapshot() Snapshot {
 	}
 	copyMaps(&c.agreement.proposals)
 	copyMaps(&c.members.pools)
+	copyMaps(&c.limits)
 	copyMaps(&c.members.kept)
 	copyMaps(&c.agents.said)
 	copyMaps(&c.agents.needed)

@@ -36,7 +36,7 @@ type Object struct{ Kind, Name string }
 // Kinds of objects.
 var Kinds = []string{
 	"backend", "pool", "service", "buckets", "route", "virtual router", "session", "machine", "drain", "config",
-	"forwarder", "speaker", "controller", "peer", "agent", "fleet",
+	"forwarder", "limit", "speaker", "controller", "peer", "agent", "fleet",
 }
 
 func (o Object) String() string { return o.Kind + " " + o.Name }
@@ -71,7 +71,7 @@ func (o Object) Is(text string) bool {
 func (e Event) IsBad() bool {
 	switch e.To {
 	case "different", "down", "unhealthy", "cut off", "stale", "withdrawn", "withheld", "lost", "failing", "shrinking", "failed to start",
-		"alarmed", "unusable", "restored", "silent", "refused", "behind":
+		"alarmed", "unusable", "restored", "silent", "refused", "behind", "reached":
 		return e.From != "new" // not yet probed is no bad news
 	}
 	return false
