@@ -303,7 +303,7 @@ func (s *State) verdicts() agreement.Verdicts {
 			needed[service.Group] = service
 		}
 	}
-	for _, group := range s.forwarder.wanted.GetGroups() {
+	for _, group := range s.plan.wanted.GetGroups() {
 		service := needed[group.GetName()]
 		if service == nil || len(service.Members) != len(group.GetMembers()) {
 			continue

@@ -22,7 +22,7 @@ func (w *world) expectNothingMissed(event Event) {
 	if s.current == nil || len(s.current.config.Backends) > 20 {
 		return
 	}
-	again, isOutdated := s.Snapshot().state, !s.outdatedSince.IsZero()
+	again, isOutdated := s.Snapshot().state, !s.plan.outdatedSince.IsZero()
 	again.agreement.basis = nil
 	if got, want := s.agreement.wanted, again.decideAgreement(); got != nil && want != nil {
 		if isOutdated {
@@ -46,18 +46,18 @@ func (w *world) expectNothingMissed(event Event) {
 		w.t.Fatalf("routes were not decided: %+v, not %+v", got, want)
 	}
 	again.health.basis = nil
-	if again.flush(); !isOutdated && s.forwarder.wanted != again.forwarder.wanted {
-		w.t.Fatalf("the plan was not decided: %v, not %v", s.forwarder.wanted, again.forwarder.wanted)
+	if again.flush(); !isOutdated && s.plan.wanted != again.plan.wanted {
+		w.t.Fatalf("the plan was not decided: %v, not %v", s.plan.wanted, again.plan.wanted)
 	}
 }
 
 func TestAStepWithoutNewsDecidesNothing(t *testing.T) {
 	w := servingWeb(t)
 	w.pass(coalesce)
-	former := w.state.planDecisions
+	former := w.state.plan.decisions
 	for _, event := range []Event{Tick{}, w.health(), NeighborState{}, ProbeResult{Target: w.last.Targets[0].Key(), OK: true, Reason: "another"}} {
 		event.apply(w.state)
-		if w.state.planDue() || w.state.routesDue() || w.state.planDecisions != former {
+		if w.state.plan.isDue(&w.state.step, w.state.planBasis()) || w.state.routesDue() || w.state.plan.decisions != former {
 			t.Errorf("%T has the plan or routes decided anew", event)
 		}
 	}

@@ -147,11 +147,9 @@ func (at *step) stateless() []string {
 // State is everything the brain remembers. Its zero value is not ready; use New.
 type State struct {
 	step
-	// What to return to when the forwarder refuses the config.
-	trusted  *inputs
-	rejected *inputs
-	configs  configStatus
+	configs configStatus
 
+	plan      planState
 	health    healthState
 	peers     peersState
 	forwarder forwarderState
@@ -165,14 +163,6 @@ type State struct {
 	agents    agentsState
 	members   membersState
 	limits    map[string]limitState // of the forwarder, by name
-	// By group with a second chance; nil: no plan was seen yet.
-	tables tablesState
-
-	// By what the plan was decided last, and how often it was. Since when it is outdated;
-	// zero: it is not.
-	urgentBasis, waitsBasis basis
-	planDecisions           uint64
-	outdatedSince           time.Time
 }
 
 // inputs is one config with what follows from it alone.
@@ -236,7 +226,8 @@ func New(now time.Time) *State {
 		step:      step{now: now},
 		health:    newHealthState(),
 		peers:     peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
-		forwarder: forwarderState{health: judge.New(), pending: map[uint64]pendingPlan{}},
+		plan:      planState{pending: map[uint64]pendingPlan{}},
+		forwarder: forwarderState{health: judge.New()},
 		speaker:   speakerState{reason: "not yet connected"},
 		drains:    drainsState{services: map[string]*drain{}},
 		buckets:   newBucketState(),
@@ -252,7 +243,7 @@ func New(now time.Time) *State {
 // not go back.
 func (s *State) Step(event Event, now time.Time) Desired {
 	s.now, s.transitions, s.buckets.changed = now, nil, nil
-	config, plan, routes, members := s.current, s.forwarder.wanted, s.routes.changes, s.members.changes
+	config, plan, routes, members := s.current, s.plan.wanted, s.routes.changes, s.members.changes
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.health.checkAgain(&s.step)
@@ -263,34 +254,36 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	if allHeard || s.agreement.again.isDue(now) {
 		s.buckets.due.add(s.stateless()...)
 	}
-	if s.planDue() {
+	if s.plan.isDue(&s.step, s.planBasis()) {
 		s.flush()
 	}
-	s.noteServed()
+	if s.health.firstRound {
+		s.plan.noteServed()
+	}
 	if s.routesDue() {
 		s.decideRoutes()
 		s.noteWithdrawn()
 	}
 	d := s.desired()
-	d.ConfigChanged, d.PlanChanged = s.current != config, s.forwarder.wanted != plan
+	d.ConfigChanged, d.PlanChanged = s.current != config, s.plan.wanted != plan
 	d.RoutesChanged, d.MembersChanged = s.routes.changes != routes, s.members.changes != members
 	return d
 }
 
 func (s *State) desired() Desired {
 	d := Desired{Transitions: s.transitions, MapsChanged: s.buckets.changed}
-	d.Plan, d.Maps, d.Agreement = s.forwarder.wanted, s.buckets.maps, s.decideAgreement()
+	d.Plan, d.Maps, d.Agreement = s.plan.wanted, s.buckets.maps, s.decideAgreement()
 	d.Withdrawn = s.agreement.saidWithdrawn
 	d.Routes, d.RoutesPlan, d.RoutesDecided = s.routes.wanted, s.routes.plan, s.routes.decided
 	if s.forwarder.health.Reason() == "" {
-		d.Probing = s.forwarder.running.probing
+		d.Probing = s.plan.running.probing
 	}
 	if s.current != nil {
 		d.Config = s.current.config
 		d.Targets = s.current.targets
 	}
-	if s.trusted != nil {
-		d.Trusted = s.trusted.loaded
+	if s.plan.trusted != nil {
+		d.Trusted = s.plan.trusted.loaded
 	}
 	d.PeerWell = s.peers.isOneWell(s.current)
 	d.Again = s.again()
@@ -302,8 +295,8 @@ func (s *State) desired() Desired {
 // again is when the next decision falls due without an event.
 func (s *State) again() time.Time {
 	var next earliest
-	if !s.outdatedSince.IsZero() {
-		next.add(s.outdatedSince.Add(coalesce))
+	if !s.plan.outdatedSince.IsZero() {
+		next.add(s.plan.outdatedSince.Add(coalesce))
 	}
 	if s.machineDraining() {
 		next.add(s.drains.machine.until)

@@ -229,19 +229,6 @@ func (s *State) acknowledgeBuckets(generations map[string]uint64) {
 	s.buckets.acknowledgements++
 }
 
-// renumberBuckets: the plan is as it was, and the maps in it may be agreed on since.
-func (s *State) renumberBuckets() {
-	f := &s.forwarder
-	generations := s.bucketGenerations(f.wanted)
-	if pending, known := f.pending[f.numbered]; known {
-		pending.maps = generations
-		f.pending[f.numbered] = pending
-	}
-	if f.accepted == f.numbered && !maps.Equal(generations, s.buckets.acknowledged) {
-		s.acknowledgeBuckets(generations)
-	}
-}
-
 func (s *State) viewBuckets(service string) *BucketsView {
 	m := s.buckets.maps[service]
 	if m == nil || !s.current.isStateless(service) {

@@ -130,7 +130,7 @@ func (e ConfigLoaded) apply(s *State) {
 		return
 	}
 	s.configs = configStatus{loadedAt: s.now}
-	s.rejected = nil
+	s.plan.rejected = nil
 	s.members.pools = pools
 	s.members.keep()
 	s.adopt(in)

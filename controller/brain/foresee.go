@@ -52,16 +52,16 @@ type RouteChange struct {
 func (s *State) Snapshot() Snapshot {
 	c := *s
 	c.transitions, c.buckets.changed = nil, nil
-	h, f, b := &c.health, &c.forwarder, &c.buckets
+	h, p, b := &c.health, &c.plan, &c.buckets
 	copyMaps(&h.due.names, &h.drained, &h.warned, &b.due.names, &b.uncertain, &b.lacking, &c.peers.inherited)
-	copyMaps(&h.active, &f.running.active)
+	copyMaps(&h.active, &p.running.active)
 	copyMaps(&h.inherited)
 	copyMaps(&h.pools)
 	copyMaps(&h.use)
 	copyMaps(&h.judgeAgain)
 	h.unconfirmed = slices.Clone(h.unconfirmed)
 	copyMaps(&b.maps, &b.next)
-	copyMaps(&b.acknowledged, &f.running.maps)
+	copyMaps(&b.acknowledged, &p.running.maps)
 	copyMaps(&b.unknown)
 	copyMaps(&b.counts)
 	for service, counts := range b.counts {
@@ -74,9 +74,9 @@ func (s *State) Snapshot() Snapshot {
 	copyMaps(&c.agents.said)
 	copyMaps(&c.agents.needed)
 	copyMaps(&c.agents.told)
-	c.tables = maps.Clone(c.tables)
-	copyMaps(&f.pending)
-	copyMaps(&f.unresolved)
+	p.tables = maps.Clone(p.tables)
+	copyMaps(&p.pending)
+	copyMaps(&c.forwarder.unresolved)
 	copyMaps(&c.routes.neighbors)
 	copyMaps(&c.routes.unresolved)
 	copyMaps(&c.routes.inherited)
@@ -108,11 +108,11 @@ func copyValues[K comparable, V any](from map[K]*V) map[K]*V {
 // Accepted returns the config that the forwarder runs, if that is what is wanted;
 // false: a plan is under way, or was refused, or there is none.
 func (s *State) Accepted() (running *config.Config, accepted bool) {
-	f := &s.forwarder
-	if s.current == nil || f.running.inputs != s.current || f.wanted == nil {
+	p := &s.plan
+	if s.current == nil || p.running.inputs != s.current || p.wanted == nil {
 		return nil, false
 	}
-	return s.current.loaded, f.accepted == f.wanted.Generation
+	return s.current.loaded, p.accepted == p.wanted.Generation
 }
 
 // Refused returns why this config, which was loaded, is not the one that plans
@@ -155,7 +155,7 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 	foreseen.NewProbes = targetsBeyond(probed, state.current.targets)
 	foreseen.AssumedActive = state.assumeActive()
 	state.flush()
-	foreseen.Plan = state.forwarder.wanted
+	foreseen.Plan = state.plan.wanted
 	state.assumeAccepted()
 	state.decideRoutes()
 	bgpGone := running != nil && running.BGP != nil && c.BGP == nil
@@ -203,12 +203,9 @@ func targetsBeyond(before, targets []compile.Target) (added []compile.Target) {
 
 // assumeAccepted has the forwarder take the plan and find its next hops.
 func (s *State) assumeAccepted() {
-	f := &s.forwarder
-	f.accepted = f.wanted.Generation
-	if accepted, known := f.pending[f.accepted]; known {
-		f.running = accepted
-	}
-	f.generation, f.unresolved, f.refusal = f.accepted, nil, ""
+	s.plan.accept(PlanAccepted{Generation: s.plan.wanted.GetGeneration()})
+	s.plan.accepted, s.plan.refusal = s.plan.wanted.GetGeneration(), ""
+	s.forwarder.generation, s.forwarder.unresolved = s.plan.accepted, nil
 }
 
 // announcedRoutes as the controller decided; where BGP is gone, none.

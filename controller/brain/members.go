@@ -310,7 +310,7 @@ func (s *State) checkMembers() {
 
 // awaitsMembers: a source was not asked yet whose pool would be empty in the first plan.
 func (s *State) awaitsMembers() bool {
-	if s.forwarder.wanted != nil {
+	if s.plan.wanted != nil {
 		return false
 	}
 	for _, p := range s.members.pools {

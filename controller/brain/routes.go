@@ -195,13 +195,12 @@ func (s *State) whyNoRoutes() whyNoRoutes {
 
 // whyUndecided: with less than this known, a decision would be a guess.
 func (s *State) whyUndecided() string {
-	f := &s.forwarder
 	switch {
 	case !s.health.firstRound:
 		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.health.unprobed(), len(s.health.verdicts))
-	case f.accepted == 0 && f.refusal != "":
-		return "the forwarder refuses the plan: " + f.refusal
-	case f.accepted == 0:
+	case s.plan.accepted == 0 && s.plan.refusal != "":
+		return "the forwarder refuses the plan: " + s.plan.refusal
+	case s.plan.accepted == 0:
 		return "waiting for the forwarder to accept the plan"
 	case s.current.config.Announces() && !s.speaker.met:
 		return "speaker: " + s.speaker.reason
@@ -244,7 +243,7 @@ func (s *State) whyNotServed(a config.Route, r *routeState) string {
 			if why != "" {
 				reason = "too few backends: " + why
 			}
-		case !s.forwarder.serves(s.current, a.Prefix, name, keeps):
+		case !s.plan.serves(s.current, a.Prefix, name, keeps):
 			reason = "waiting for the forwarder to accept the plan that serves it"
 		case s.whyBucketsWait(service) != "":
 			reason = s.whyBucketsWait(service)
@@ -256,8 +255,8 @@ func (s *State) whyNotServed(a config.Route, r *routeState) string {
 }
 
 // serves: the plan that the forwarder has accepted serves the prefix already.
-func (f *forwarderState) serves(in *inputs, prefix netip.Prefix, service string, keeps bool) bool {
-	running := f.running
+func (p *planState) serves(in *inputs, prefix netip.Prefix, service string, keeps bool) bool {
+	running := p.running
 	return running.inputs != nil && running.inputs.offers[offer{prefix, service}] &&
 		(keeps || running.active[running.inputs.byName[service].Group] >= in.byName[service].BackendsMin)
 }
@@ -278,7 +277,7 @@ func (s *State) whyUnresolved(a config.Route, r *routeState) string {
 		}
 	}
 	// A status from before the plan knows nothing of its backends.
-	if s.forwarder.generation < s.forwarder.accepted {
+	if s.forwarder.generation < s.plan.accepted {
 		return "waiting for the forwarder's next hops"
 	}
 	r.nextHopsResolved = true

@@ -97,7 +97,7 @@ func (s *State) servingService(service *config.Service) Serving {
 		}
 		return Serving{NoBackend, reason}
 	}
-	if s.forwarder.running.active[service.Group] == 0 {
+	if s.plan.running.active[service.Group] == 0 {
 		return Serving{NotServing, "waiting for the forwarder to accept the plan that serves it"}
 	}
 	return s.servingRoutes(s.current.routesOf[service.Name])

@@ -208,17 +208,17 @@ func (s *State) viewMachine() MachineView {
 }
 
 func (s *State) viewForwarder() ForwarderView {
-	f := s.forwarder
+	f, p := &s.forwarder, &s.plan
 	return ForwarderView{
 		Healthy:         f.health.Reason() == "",
 		Reason:          f.health.Reason(),
 		Since:           f.health.Since(),
-		Wanted:          s.forwarder.wanted.GetGeneration(),
-		Accepted:        f.accepted,
+		Wanted:          p.wanted.GetGeneration(),
+		Accepted:        p.accepted,
 		Running:         f.generation,
-		Refusal:         f.refusal,
+		Refusal:         p.refusal,
 		RestartRequired: f.restartRequired,
-		Warnings:        slices.Clone(f.warnings),
+		Warnings:        slices.Clone(p.warnings),
 	}
 }
 
@@ -266,7 +266,7 @@ func (s *State) NotReady() []string {
 	if reason := s.forwarder.health.Reason(); reason != "" {
 		missing = append(missing, "forwarder: "+reason)
 	}
-	if s.forwarder.accepted == 0 {
+	if s.plan.accepted == 0 {
 		missing = append(missing, "no plan accepted by the forwarder")
 	}
 	if !s.health.firstRound {
