@@ -75,26 +75,26 @@ type agentsState struct {
 
 func (e AgentSaid) apply(s *State) {
 	s.buckets.count(e)
-	s.agentsChanged(s.agents.hear(e, &s.step))
+	s.buckets.agentsChanged(&s.step, &s.health, s.buckets.agents.hear(e, &s.step))
 }
 
 func (e AgentRefused) apply(s *State) {
-	said := s.agents.said[e.Backend]
+	said := s.buckets.agents.said[e.Backend]
 	said.refused = e.Reason
-	s.agents.said[e.Backend] = said
-	s.agents.noteOf(&s.step, e.Backend)
+	s.buckets.agents.said[e.Backend] = said
+	s.buckets.agents.noteOf(&s.step, e.Backend)
 }
 
 // agentsChanged what they say, or have fallen silent.
-func (s *State) agentsChanged(backends []string) {
-	if s.current == nil {
+func (b *bucketState) agentsChanged(at *step, h *healthState, backends []string) {
+	if at.current == nil {
 		return
 	}
 	for _, backend := range backends {
-		s.health.due.add(s.current.poolsOfBackend[backend]...)
-		for _, service := range s.stateless() {
-			if slices.ContainsFunc(s.current.byName[service].Members, func(m config.Member) bool { return m.Backend.Name == backend }) {
-				s.buckets.due.add(service)
+		h.due.add(at.current.poolsOfBackend[backend]...)
+		for _, service := range at.stateless() {
+			if slices.ContainsFunc(at.current.byName[service].Members, func(m config.Member) bool { return m.Backend.Name == backend }) {
+				b.due.add(service)
 			}
 		}
 	}

@@ -384,7 +384,7 @@ func TestAMachineComesBackThoughAServiceHasNoMap(t *testing.T) {
 func TestNumbersOfWhatIsToldOnlyGrow(t *testing.T) {
 	f := startFleet(t)
 	w := f.machines[2]
-	seen := *w.state.agreement.seen
+	seen := *w.state.buckets.agreement.seen
 	told := seen.Told["lb-3"]
 	told.Number = 1 << 62
 	seen.Told = map[string]agreement.Told{"lb-3": told}

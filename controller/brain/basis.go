@@ -46,10 +46,5 @@ func (s *State) planBasis() planBasis {
 func (s *State) routesDue() bool {
 	f := &s.forwarder
 	return s.routes.basis.differs(s.plan.decisions, s.drains.changes, s.speaker, f.health.Reason(), s.plan.refusal, s.plan.accepted, f.generation,
-		f.resolutions, s.agreement.away, s.isToldWithdrawn()) || s.routes.draining
-}
-
-func (s *State) agreementDue() bool {
-	return s.agreement.basis.differs(s.plan.decisions, s.buckets.acknowledgements, s.health.commands,
-		s.agreement.seen, s.agreement.away, s.drains.machine != nil, s.isWithdrawn())
+		f.resolutions, s.buckets.agreement.away, s.buckets.isToldWithdrawn(&s.step)) || s.routes.draining
 }

@@ -23,8 +23,8 @@ func (w *world) expectNothingMissed(event Event) {
 		return
 	}
 	again, isOutdated := s.Snapshot().state, !s.plan.outdatedSince.IsZero()
-	again.agreement.basis = nil
-	if got, want := s.agreement.wanted, again.decideAgreement(); got != nil && want != nil {
+	again.buckets.agreement.basis = nil
+	if got, want := s.buckets.agreement.wanted, again.decideAgreement(); got != nil && want != nil {
 		if isOutdated {
 			want.Verdicts = got.Verdicts // of the plan, but for probes that it waits for
 		}

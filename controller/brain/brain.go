@@ -21,7 +21,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/guideway/guideway/controller/agreement"
 	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
@@ -157,12 +156,9 @@ type State struct {
 	routes    routesState
 	drains    drainsState
 
-	// Of stateless services.
-	buckets   bucketState
-	agreement agreementState
-	agents    agentsState
-	members   membersState
-	limits    map[string]limitState // of the forwarder, by name
+	buckets bucketState // of stateless services
+	members membersState
+	limits  map[string]limitState // of the forwarder, by name
 }
 
 // inputs is one config with what follows from it alone.
@@ -230,11 +226,9 @@ func New(now time.Time) *State {
 		forwarder: forwarderState{health: judge.New()},
 		speaker:   speakerState{reason: "not yet connected"},
 		drains:    drainsState{services: map[string]*drain{}},
-		buckets:   newBucketState(),
+		buckets:   newBucketState(now),
 		limits:    map[string]limitState{},
 		members:   membersState{pools: map[string]poolMembers{}},
-		agents:    agentsState{said: map[string]agentSaid{}, since: now, again: earliest{now.Add(heardAfter)}},
-		agreement: agreementState{proposals: map[string]*agreement.Proposal{}},
 		routes:    routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
 	}
 }
@@ -247,11 +241,11 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.health.checkAgain(&s.step)
-	silent, allHeard := s.agents.check(&s.step)
-	s.agentsChanged(silent)
+	silent, allHeard := s.buckets.agents.check(&s.step)
+	s.buckets.agentsChanged(&s.step, &s.health, silent)
 	s.checkMembers()
 	s.buckets.check(now)
-	if allHeard || s.agreement.again.isDue(now) {
+	if allHeard || s.buckets.agreement.again.isDue(now) {
 		s.buckets.due.add(s.stateless()...)
 	}
 	if s.plan.isDue(&s.step, s.planBasis()) {
@@ -273,7 +267,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 func (s *State) desired() Desired {
 	d := Desired{Transitions: s.transitions, MapsChanged: s.buckets.changed}
 	d.Plan, d.Maps, d.Agreement = s.plan.wanted, s.buckets.maps, s.decideAgreement()
-	d.Withdrawn = s.agreement.saidWithdrawn
+	d.Withdrawn = s.buckets.agreement.saidWithdrawn
 	d.Routes, d.RoutesPlan, d.RoutesDecided = s.routes.wanted, s.routes.plan, s.routes.decided
 	if s.forwarder.health.Reason() == "" {
 		d.Probing = s.plan.running.probing
@@ -305,9 +299,9 @@ func (s *State) again() time.Time {
 	next.add(s.forwarder.health.Again())
 	next.add(s.health.againFirst.at)
 	next.add(s.buckets.closes)
-	next.add(s.agents.again.at)
+	next.add(s.buckets.agents.again.at)
 	next.add(s.members.again)
-	s.agreement.again = s.agreeAgain()
-	next.add(s.agreement.again.at)
+	s.buckets.agreement.setAgain(&s.step, s.drains.withdrawnAt())
+	next.add(s.buckets.agreement.again.at)
 	return next.at
 }

@@ -160,7 +160,7 @@ func (s *State) adopt(in *inputs) {
 	maps.DeleteFunc(s.health.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
 	maps.DeleteFunc(s.health.warned, func(key string, _ bool) bool { return !wanted[key] })
 	s.peers.adopt(in.config, s.now)
-	s.agents.adopt(in, s.now)
+	s.buckets.agents.adopt(in, s.now)
 	s.health.forgetRemoved(in.config.Backends)
 	s.health.inheritVerdicts(&s.step)
 	maps.DeleteFunc(s.routes.neighbors, func(address netip.Addr, _ string) bool { return !in.hasNeighbor(address) })

@@ -67,13 +67,13 @@ func (s *State) Snapshot() Snapshot {
 	for service, counts := range b.counts {
 		b.counts[service] = maps.Clone(counts)
 	}
-	copyMaps(&c.agreement.proposals)
+	copyMaps(&c.buckets.agreement.proposals)
 	copyMaps(&c.members.pools)
 	copyMaps(&c.limits)
 	copyMaps(&c.members.kept)
-	copyMaps(&c.agents.said)
-	copyMaps(&c.agents.needed)
-	copyMaps(&c.agents.told)
+	copyMaps(&c.buckets.agents.said)
+	copyMaps(&c.buckets.agents.needed)
+	copyMaps(&c.buckets.agents.told)
 	p.tables = maps.Clone(p.tables)
 	copyMaps(&p.pending)
 	copyMaps(&c.forwarder.unresolved)

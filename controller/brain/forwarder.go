@@ -34,7 +34,7 @@ func (e ForwarderConnected) apply(s *State) {
 	s.judgeForwarder(func(h *judge.Forwarder) { h.EndHandOver("its successor answers") })
 	s.health.inheritFrom(&s.step, e.Plan)
 	s.peers.inherit(e.Plan)
-	s.inheritBuckets(e.Plan)
+	s.buckets.inherit(&s.step, e.Plan)
 	if s.plan.tables == nil {
 		s.plan.tables = s.plan.tables.after(e.Plan, true)
 	}

@@ -115,14 +115,14 @@ func (s *State) flush() {
 	p := &s.plan
 	p.basis, p.outdatedSince = s.planBasis(), time.Time{}
 	s.health.decideCutOff(&s.step)
-	changed := s.health.decide(&s.step, &s.agents, &s.peers, s.forwarder.connections)
+	changed := s.health.decide(&s.step, &s.buckets.agents, &s.peers, s.forwarder.connections)
 	if s.forwarder.met && !s.awaitsMembers() {
 		p.decide(&s.step, s.compileStates(), changed, s.health.firstRound)
-		s.commitBuckets()
-		generations := s.bucketGenerations(p.wanted)
+		s.buckets.commit(&s.step)
+		generations := s.buckets.generations(&s.step, p.wanted)
 		p.serve(s.current, generations)
 		if p.accepted == p.numbered && !maps.Equal(generations, s.buckets.acknowledged) {
-			s.acknowledgeBuckets(generations)
+			s.buckets.acknowledge(&s.step, generations)
 		}
 	}
 	p.decisions++
@@ -132,8 +132,11 @@ func (s *State) flush() {
 func (s *State) compileStates() compile.States {
 	return compile.States{
 		Backend: s.health.planState, Fifths: s.health.fifthsOf, Use: s.health.useOfGroup, PeerHealthy: s.peers.isHealthy,
-		PeerAddresses: s.peers.addresses, SpillDown: s.peers.spillDown, BucketMap: s.nextBuckets, BucketsDue: s.bucketsDue,
-		Tables: s.plan.tables.former,
+		PeerAddresses: s.peers.addresses, SpillDown: s.peers.spillDown, Tables: s.plan.tables.former,
+		BucketMap: func(service *config.Service, group *planv1.Group) *planv1.BucketMap {
+			return s.buckets.nextPlanned(&s.step, &s.health, service, group)
+		},
+		BucketsDue: func(service string) bool { return s.buckets.isDue(&s.step, &s.health, service) },
 	}
 }
 
@@ -183,7 +186,7 @@ func (e PlanAccepted) apply(s *State) {
 	if s.configs.refused != nil && s.configs.refused == accepted.inputs {
 		s.configs.stale, s.configs.problem, s.configs.refused = false, "", nil
 	}
-	s.acknowledgeBuckets(accepted.maps)
+	s.buckets.acknowledge(&s.step, accepted.maps)
 }
 
 // accept what the forwarder does; false: that plan is none of ours, or of long ago.

@@ -245,8 +245,8 @@ func (s *State) whyNotServed(a config.Route, r *routeState) string {
 			}
 		case !s.plan.serves(s.current, a.Prefix, name, keeps):
 			reason = "waiting for the forwarder to accept the plan that serves it"
-		case s.whyBucketsWait(service) != "":
-			reason = s.whyBucketsWait(service)
+		case s.buckets.whyWaits(&s.step, service) != "":
+			reason = s.buckets.whyWaits(&s.step, service)
 		default:
 			return s.whyUnresolved(a, r)
 		}

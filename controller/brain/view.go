@@ -145,7 +145,7 @@ func (s *State) View(withBackends bool) View {
 		v.Services[i] = s.viewService(&s.current.services[i])
 	}
 	v.Routes = s.viewRoutes()
-	v.SilentAgents, v.AgentsBehind = s.agents.silent(&s.step), s.agents.behind(&s.step)
+	v.SilentAgents, v.AgentsBehind = s.buckets.agents.silent(&s.step), s.buckets.agents.behind(&s.step)
 	if !withBackends {
 		return v
 	}
@@ -227,7 +227,7 @@ func (s *State) viewService(service *config.Service) ServiceView {
 	return ServiceView{
 		Drain:   s.drains.services[service.Name].view(),
 		Service: service, Active: s.health.active[service.Group], Serving: s.servingService(service),
-		Buckets:  s.viewBuckets(service.Name),
+		Buckets:  s.buckets.view(&s.step, service.Name),
 		OnBackup: len(service.BackupPools) > 0 && use.own < service.BackendsMin && use.backup > 0 && use.how != compile.UseNone,
 	}
 }
@@ -246,7 +246,7 @@ func (s *State) viewBackend(group string, m config.Member) BackendView {
 	if warnings := s.warnings(m); len(warnings) > 0 {
 		v.Reason += "; " + strings.Join(warnings, "; ")
 	}
-	if s.current.needAgents[m.Backend.Name] && s.agents.isSilent(m.Backend.Name, s.now) {
+	if s.current.needAgents[m.Backend.Name] && s.buckets.agents.isSilent(m.Backend.Name, s.now) {
 		v.Reason += "; its agent is silent"
 	}
 	state, reason := s.health.memberUse(&s.step, group, m, v.State)
