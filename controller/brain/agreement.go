@@ -144,9 +144,9 @@ func (ds *drainsState) withdrawnAt() time.Time {
 	return ds.machine.until.Add(withdrawnAfter)
 }
 
-func (s *State) isWithdrawn() bool {
-	at := s.drains.withdrawnAt()
-	return !at.IsZero() && !s.now.Before(at) && !s.routes.announceAnything()
+func (rs *routesState) isWithdrawn(at *step) bool {
+	due := rs.drains.withdrawnAt()
+	return !due.IsZero() && !at.now.Before(due) && !rs.announceAnything()
 }
 
 // part of this machine in a service's map.
@@ -321,7 +321,7 @@ func (b *bucketState) verdicts(at *step, h *healthState, wanted *planv1.Plan) ag
 // decideAgreement is what this machine is to have in etcd; nil: it shares nothing.
 func (s *State) decideAgreement() *Agreement {
 	b, a := &s.buckets, &s.buckets.agreement
-	isDrained, isWithdrawn := s.drains.machine != nil, s.isWithdrawn()
+	isDrained, isWithdrawn := s.routes.drains.machine != nil, s.routes.isWithdrawn(&s.step)
 	if !a.basis.differs(s.plan.decisions, b.acknowledgements, s.health.commands, a.seen, a.away, isDrained, isWithdrawn) {
 		return a.wanted
 	}

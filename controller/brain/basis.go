@@ -45,6 +45,6 @@ func (s *State) planBasis() planBasis {
 // routesDue: while some are drained, time alone decides, too.
 func (s *State) routesDue() bool {
 	f := &s.forwarder
-	return s.routes.basis.differs(s.plan.decisions, s.drains.changes, s.speaker, f.health.Reason(), s.plan.refusal, s.plan.accepted, f.generation,
+	return s.routes.basis.differs(s.plan.decisions, s.routes.drains.changes, s.routes.speaker, f.health.Reason(), s.plan.refusal, s.plan.accepted, f.generation,
 		f.resolutions, s.buckets.agreement.away, s.buckets.isToldWithdrawn(&s.step)) || s.routes.draining
 }

@@ -36,7 +36,7 @@ func (w *world) expectNothingMissed(event Event) {
 		return // again in each Step
 	}
 	again.decideRoutes()
-	got, want := s.viewRoutes(), again.viewRoutes()
+	got, want := s.routes.view(&s.step), again.routes.view(&again.step)
 	for i := range got {
 		if isOutdated && i < len(want) && strings.HasPrefix(got[i].Reason, "waiting for the first probe") {
 			want[i].Reason = got[i].Reason // so many of so many

@@ -152,9 +152,7 @@ type State struct {
 	health    healthState
 	peers     peersState
 	forwarder forwarderState
-	speaker   speakerState
 	routes    routesState
-	drains    drainsState
 
 	buckets bucketState // of stateless services
 	members membersState
@@ -224,12 +222,13 @@ func New(now time.Time) *State {
 		peers:     peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
 		plan:      planState{pending: map[uint64]pendingPlan{}},
 		forwarder: forwarderState{health: judge.New()},
-		speaker:   speakerState{reason: "not yet connected"},
-		drains:    drainsState{services: map[string]*drain{}},
 		buckets:   newBucketState(now),
 		limits:    map[string]limitState{},
 		members:   membersState{pools: map[string]poolMembers{}},
-		routes:    routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
+		routes: routesState{
+			byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{},
+			speaker: speakerState{reason: "not yet connected"}, drains: drainsState{services: map[string]*drain{}},
+		},
 	}
 }
 
@@ -256,7 +255,7 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	}
 	if s.routesDue() {
 		s.decideRoutes()
-		s.noteWithdrawn()
+		s.routes.noteWithdrawn(&s.step)
 	}
 	d := s.desired()
 	d.ConfigChanged, d.PlanChanged = s.current != config, s.plan.wanted != plan
@@ -281,7 +280,7 @@ func (s *State) desired() Desired {
 	}
 	d.PeerWell = s.peers.isOneWell(s.current)
 	d.Again = s.again()
-	d.MeasureTraffic = s.drains.measureTraffic(s.now)
+	d.MeasureTraffic = s.routes.drains.measureTraffic(s.now)
 	d.Members = s.members.kept
 	return d
 }
@@ -292,8 +291,8 @@ func (s *State) again() time.Time {
 	if !s.plan.outdatedSince.IsZero() {
 		next.add(s.plan.outdatedSince.Add(coalesce))
 	}
-	if s.machineDraining() {
-		next.add(s.drains.machine.until)
+	if s.routes.machineDraining(&s.step) {
+		next.add(s.routes.drains.machine.until)
 	}
 	next.add(s.routes.drainEnd.at)
 	next.add(s.forwarder.health.Again())
@@ -301,7 +300,7 @@ func (s *State) again() time.Time {
 	next.add(s.buckets.closes)
 	next.add(s.buckets.agents.again.at)
 	next.add(s.members.again)
-	s.buckets.agreement.setAgain(&s.step, s.drains.withdrawnAt())
+	s.buckets.agreement.setAgain(&s.step, s.routes.drains.withdrawnAt())
 	next.add(s.buckets.agreement.again.at)
 	return next.at
 }

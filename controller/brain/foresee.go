@@ -80,12 +80,12 @@ func (s *State) Snapshot() Snapshot {
 	copyMaps(&c.routes.neighbors)
 	copyMaps(&c.routes.unresolved)
 	copyMaps(&c.routes.inherited)
-	c.routes.byPrefix, c.drains.services = copyValues(c.routes.byPrefix), copyValues(c.drains.services)
+	c.routes.byPrefix, c.routes.drains.services = copyValues(c.routes.byPrefix), copyValues(c.routes.drains.services)
 	c.peers.verdicts, h.verdicts = copyValues(c.peers.verdicts), copyValues(h.verdicts)
 	h.backends, h.flaps = copyValues(h.backends), copyValues(h.flaps)
-	if d := c.drains.machine; d != nil {
+	if d := c.routes.drains.machine; d != nil {
 		machine := *d
-		c.drains.machine = &machine
+		c.routes.drains.machine = &machine
 	}
 	return Snapshot{&c}
 }
@@ -143,7 +143,7 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 		return nil
 	}
 	running := state.Config()
-	before := state.announcedRoutes(running == nil || running.BGP == nil && c.BGP != nil)
+	before := state.routes.announced(running == nil || running.BGP == nil && c.BGP != nil)
 	foreseen := &Foresight{RoutesHeard: len(before)}
 	foreseen.endSessions(state, c)
 	var probed []compile.Target
@@ -153,13 +153,13 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 	ConfigLoaded{Config: c}.apply(state)
 	foreseen.Unknown = state.members.assumeHeard(&state.step)
 	foreseen.NewProbes = targetsBeyond(probed, state.current.targets)
-	foreseen.AssumedActive = state.assumeActive()
+	foreseen.AssumedActive = state.health.assumeActive(&state.step)
 	state.flush()
 	foreseen.Plan = state.plan.wanted
 	state.assumeAccepted()
 	state.decideRoutes()
 	bgpGone := running != nil && running.BGP != nil && c.BGP == nil
-	foreseen.Routes = routeChanges(before, state.announcedRoutes(bgpGone), state.routes.byPrefix)
+	foreseen.Routes = routeChanges(before, state.routes.announced(bgpGone), state.routes.byPrefix)
 	if foreseen.LastSessionEnds {
 		foreseen.addLastSession(before)
 	}
@@ -172,14 +172,14 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 }
 
 // assumeActive has the first probes pass of targets that are new.
-func (s *State) assumeActive() []string {
+func (h *healthState) assumeActive(at *step) []string {
 	assumed := map[string]bool{}
-	for _, t := range s.current.targets {
-		d := s.health.verdicts[t.Key()]
+	for _, t := range at.current.targets {
+		d := h.verdicts[t.Key()]
 		if d.probed || d.inherited {
 			continue
 		}
-		d.step(true, "assumed", s.now)
+		d.step(true, "assumed", at.now)
 		for _, at := range t.For {
 			assumed[at.Backend] = true
 		}
@@ -209,8 +209,8 @@ func (s *State) assumeAccepted() {
 }
 
 // announcedRoutes as the controller decided; where BGP is gone, none.
-func (s *State) announcedRoutes(bgpGone bool) map[netip.Prefix]*routeState {
-	announced := copyValues(s.routes.byPrefix)
+func (rs *routesState) announced(bgpGone bool) map[netip.Prefix]*routeState {
+	announced := copyValues(rs.byPrefix)
 	maps.DeleteFunc(announced, func(_ netip.Prefix, r *routeState) bool { return bgpGone || !r.announced })
 	return announced
 }

@@ -14,8 +14,11 @@ import (
 	"github.com/guideway/guideway/controller/config"
 )
 
-// routesState is what is announced, and to whom.
+// routesState is what is announced, to whom, and what is withdrawn by command.
 type routesState struct {
+	speaker speakerState
+	drains  drainsState
+
 	byPrefix map[netip.Prefix]*routeState
 	wanted   []Route // from byPrefix, in order
 	basis    basis
@@ -67,52 +70,56 @@ type whyNoRoutes struct {
 
 func (w whyNoRoutes) reason() string { return cmp.Or(w.none, w.undecided, w.withheld) }
 
-// decideRoutes goes over every announceable prefix.
+// decideRoutes of the config in use.
 func (s *State) decideRoutes() {
-	if s.current == nil {
-		return
-	}
-	s.routes.unresolved = map[string]string{}
-	present := make(map[netip.Prefix]bool, len(s.current.announceables))
-	why, before := s.whyNoRoutes(), s.routes.changes
-	s.routes.draining, s.routes.drainEnd = why.draining, earliest{}
-	if why.undecided == "" && !s.routes.decided {
-		s.routes.decided = true
-		s.routes.changes++
-	}
-	for _, a := range s.current.announceables {
-		present[a.Prefix] = true
-		s.decideRoute(a, why)
-	}
-	for prefix, r := range s.routes.byPrefix {
-		if !present[prefix] {
-			s.routes.set(&s.step, r, Route{}, false, "no service here has it any more", "")
-			delete(s.routes.byPrefix, prefix)
-		}
-	}
-	if s.routes.changes != before {
-		s.routes.wanted = s.routes.list()
+	if s.current != nil {
+		s.routes.decide(&s.step, s.whyNoRoutes(), s.whyNotServed)
 	}
 }
 
-func (s *State) decideRoute(a config.Route, why whyNoRoutes) {
-	r := s.routes.byPrefix[a.Prefix]
+// decide on every announceable prefix.
+func (rs *routesState) decide(at *step, why whyNoRoutes, whyNotServed func(config.Route, *routeState) string) {
+	rs.unresolved = map[string]string{}
+	present := make(map[netip.Prefix]bool, len(at.current.announceables))
+	before := rs.changes
+	rs.draining, rs.drainEnd = why.draining, earliest{}
+	if why.undecided == "" && !rs.decided {
+		rs.decided = true
+		rs.changes++
+	}
+	for _, a := range at.current.announceables {
+		present[a.Prefix] = true
+		rs.decideOne(at, a, why, whyNotServed)
+	}
+	for prefix, r := range rs.byPrefix {
+		if !present[prefix] {
+			rs.set(at, r, Route{}, false, "no service here has it any more", "")
+			delete(rs.byPrefix, prefix)
+		}
+	}
+	if rs.changes != before {
+		rs.wanted = rs.list()
+	}
+}
+
+func (rs *routesState) decideOne(at *step, a config.Route, why whyNoRoutes, whyNotServed func(config.Route, *routeState) string) {
+	r := rs.byPrefix[a.Prefix]
 	if r == nil {
-		inherited := s.routes.inherited[a.Prefix]
-		r = &routeState{since: s.now, nextHopsResolved: inherited, inherited: inherited}
-		s.routes.byPrefix[a.Prefix] = r
+		inherited := rs.inherited[a.Prefix]
+		r = &routeState{since: at.now, nextHopsResolved: inherited, inherited: inherited}
+		rs.byPrefix[a.Prefix] = r
 	}
 	r.services = a.Services
 	if why.undecided != "" {
-		s.routes.set(&s.step, r, r.route, r.desired, "", why.undecided)
+		rs.set(at, r, r.route, r.desired, "", why.undecided)
 		return
 	}
 	if r.inherited {
 		r.announced, r.inherited = true, false // no news if it stays so
 	}
-	nextHop, haveNextHop := s.current.config.Machine.Address(a.Prefix.Addr())
+	nextHop, haveNextHop := at.current.config.Machine.Address(a.Prefix.Addr())
 	if !haveNextHop && a.Prefix.Addr().Is4() {
-		nextHop, haveNextHop = s.current.config.Machine.Address(netip.IPv6Unspecified()) // RFC 8950
+		nextHop, haveNextHop = at.current.config.Machine.Address(netip.IPv6Unspecified()) // RFC 8950
 	}
 	route := Route{Prefix: a.Prefix, NextHop: nextHop, GracefulShutdown: why.draining, Communities: a.Communities, LargeCommunities: a.LargeCommunities}
 	reason := why.none
@@ -121,13 +128,13 @@ func (s *State) decideRoute(a config.Route, why whyNoRoutes) {
 	case !haveNextHop:
 		reason = "the machine has no address of this family (machine.addresses)"
 	default:
-		reason = s.whyNotServed(a, r)
+		reason = whyNotServed(a, r)
 	}
-	if d := s.drains.of(a); d != nil && reason == "" {
+	if d := rs.drains.of(a); d != nil && reason == "" {
 		route.GracefulShutdown = true
-		reason = s.routes.drain(d, r, s.now)
+		reason = rs.drain(d, r, at.now)
 	}
-	s.routes.set(&s.step, r, route, reason == "", reason, why.withheld)
+	rs.set(at, r, route, reason == "", reason, why.withheld)
 }
 
 // drain of services that are drained: it goes when the time of that is over,
@@ -172,9 +179,9 @@ func (rs *routesState) note(at *step, prefix string, announced bool, reason stri
 // whyNoRoutes looks at what concerns the whole machine.
 func (s *State) whyNoRoutes() whyNoRoutes {
 	f := &s.forwarder
-	draining := s.machineDraining()
+	draining := s.routes.machineDraining(&s.step)
 	switch {
-	case s.drains.machine != nil && !draining:
+	case s.routes.drains.machine != nil && !draining:
 		return whyNoRoutes{none: "the machine is drained"}
 	case !s.health.cutOffSince.IsZero():
 		return whyNoRoutes{none: "this machine is cut off: every pool fails and its gateway does not answer"}
@@ -187,8 +194,8 @@ func (s *State) whyNoRoutes() whyNoRoutes {
 		return whyNoRoutes{undecided: cmp.Or(forwarder, undecided)}
 	}
 	speaker := ""
-	if s.current.config.Announces() && s.speaker.reason != "" {
-		speaker = "speaker: " + s.speaker.reason
+	if s.current.config.Announces() && s.routes.speaker.reason != "" {
+		speaker = "speaker: " + s.routes.speaker.reason
 	}
 	return whyNoRoutes{withheld: cmp.Or(forwarder, speaker), draining: draining}
 }
@@ -202,15 +209,15 @@ func (s *State) whyUndecided() string {
 		return "the forwarder refuses the plan: " + s.plan.refusal
 	case s.plan.accepted == 0:
 		return "waiting for the forwarder to accept the plan"
-	case s.current.config.Announces() && !s.speaker.met:
-		return "speaker: " + s.speaker.reason
+	case s.current.config.Announces() && !s.routes.speaker.met:
+		return "speaker: " + s.routes.speaker.reason
 	}
 	return ""
 }
 
 // machineDraining: routes are about to be withdrawn on purpose.
-func (s *State) machineDraining() bool {
-	return s.drains.machine != nil && s.now.Before(s.drains.machine.until) && s.routes.announceAnything()
+func (rs *routesState) machineDraining(at *step) bool {
+	return rs.drains.machine != nil && at.now.Before(rs.drains.machine.until) && rs.announceAnything()
 }
 
 // announce one of them.
@@ -272,7 +279,7 @@ func (s *State) whyUnresolved(a config.Route, r *routeState) string {
 		return ""
 	}
 	for _, name := range a.Services {
-		if reason := s.whyGroupUnresolved(s.current.byName[name]); reason != "" {
+		if reason := s.routes.whyGroupUnresolved(&s.health, &s.forwarder, s.current.byName[name]); reason != "" {
 			return reason
 		}
 	}
@@ -285,22 +292,22 @@ func (s *State) whyUnresolved(a config.Route, r *routeState) string {
 }
 
 // whyGroupUnresolved looks at a group once for all of its services.
-func (s *State) whyGroupUnresolved(service *config.Service) string {
-	if len(s.forwarder.unresolved) == 0 {
+func (rs *routesState) whyGroupUnresolved(h *healthState, f *forwarderState, service *config.Service) string {
+	if len(f.unresolved) == 0 {
 		return ""
 	}
-	reason, known := s.routes.unresolved[service.Group]
+	reason, known := rs.unresolved[service.Group]
 	if known {
 		return reason
 	}
 	for _, m := range service.Members {
-		u, missing := s.forwarder.unresolved[m.Backend.Name]
-		if missing && s.health.takesNew(service.Group, m) {
+		u, missing := f.unresolved[m.Backend.Name]
+		if missing && h.takesNew(service.Group, m) {
 			reason = fmt.Sprintf("next hop of backend %s (%s) is not resolved: %s", u.Backend, u.Address, u.Why)
 			break
 		}
 	}
-	s.routes.unresolved[service.Group] = reason
+	rs.unresolved[service.Group] = reason
 	return reason
 }
 

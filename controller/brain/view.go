@@ -144,7 +144,7 @@ func (s *State) View(withBackends bool) View {
 	for i := range s.current.services {
 		v.Services[i] = s.viewService(&s.current.services[i])
 	}
-	v.Routes = s.viewRoutes()
+	v.Routes = s.routes.view(&s.step)
 	v.SilentAgents, v.AgentsBehind = s.buckets.agents.silent(&s.step), s.buckets.agents.behind(&s.step)
 	if !withBackends {
 		return v
@@ -189,10 +189,10 @@ func (s *State) Warnings() []string {
 }
 
 // viewRoutes in order of prefix, as they are announceable.
-func (s *State) viewRoutes() []RouteView {
-	views := make([]RouteView, 0, len(s.routes.byPrefix))
-	for _, a := range s.current.announceables {
-		r := s.routes.byPrefix[a.Prefix]
+func (rs *routesState) view(at *step) []RouteView {
+	views := make([]RouteView, 0, len(rs.byPrefix))
+	for _, a := range at.current.announceables {
+		r := rs.byPrefix[a.Prefix]
 		if r == nil {
 			continue // of a config that is not yet decided on
 		}
@@ -204,7 +204,7 @@ func (s *State) viewRoutes() []RouteView {
 }
 
 func (s *State) viewMachine() MachineView {
-	return MachineView{Name: s.machineName(), Serving: s.servingMachine(), DrainedBackends: s.Drained().Backends, Drain: s.drains.machine.view()}
+	return MachineView{Name: s.machineName(), Serving: s.servingMachine(), DrainedBackends: s.Drained().Backends, Drain: s.routes.drains.machine.view()}
 }
 
 func (s *State) viewForwarder() ForwarderView {
@@ -225,7 +225,7 @@ func (s *State) viewForwarder() ForwarderView {
 func (s *State) viewService(service *config.Service) ServiceView {
 	use := s.health.use[service.Group]
 	return ServiceView{
-		Drain:   s.drains.services[service.Name].view(),
+		Drain:   s.routes.drains.services[service.Name].view(),
 		Service: service, Active: s.health.active[service.Group], Serving: s.servingService(service),
 		Buckets:  s.buckets.view(&s.step, service.Name),
 		OnBackup: len(service.BackupPools) > 0 && use.own < service.BackendsMin && use.backup > 0 && use.how != compile.UseNone,
@@ -243,7 +243,7 @@ func (s *State) viewBackend(group string, m config.Member) BackendView {
 	if s.current.slowStarts {
 		v.WeightPercent = percent(compile.Fifths(m, compile.States{Fifths: s.health.fifthsOf}))
 	}
-	if warnings := s.warnings(m); len(warnings) > 0 {
+	if warnings := s.health.warnings(&s.step, m); len(warnings) > 0 {
 		v.Reason += "; " + strings.Join(warnings, "; ")
 	}
 	if s.current.needAgents[m.Backend.Name] && s.buckets.agents.isSilent(m.Backend.Name, s.now) {
