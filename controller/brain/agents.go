@@ -92,11 +92,7 @@ func (b *bucketState) agentsChanged(at *step, h *healthState, backends []string)
 	}
 	for _, backend := range backends {
 		h.due.add(at.current.poolsOfBackend[backend]...)
-		for _, service := range at.stateless() {
-			if slices.ContainsFunc(at.current.byName[service].Members, func(m config.Member) bool { return m.Backend.Name == backend }) {
-				b.due.add(service)
-			}
-		}
+		b.due.add(at.current.statelessWith(backend)...)
 	}
 }
 

@@ -277,10 +277,7 @@ func (b *bucketState) vote(at *step, h *healthState, member config.Member, m *pl
 // DrainedElsewhere says why buckets do not come back to a backend when it is no longer
 // drained here, and what ends that; empty: they do, or it has none.
 func (s *State) DrainedElsewhere(backend string) string {
-	hasBuckets := slices.ContainsFunc(s.stateless(), func(service string) bool {
-		return slices.ContainsFunc(s.current.byName[service].Members, func(m config.Member) bool { return m.Backend.Name == backend })
-	})
-	if !s.current.agrees() || !hasBuckets {
+	if !s.current.agrees() || len(s.current.statelessWith(backend)) == 0 {
 		return ""
 	}
 	others := s.buckets.agreement.seen.DrainedOn(backend, s.current.sharers()[1:])

@@ -37,14 +37,7 @@ type planBasis struct{ urgent, waits basis }
 
 func (s *State) planBasis() planBasis {
 	return planBasis{
-		basis{s.current, s.health.commands, s.forwarder.connections, s.awaitsMembers()},
+		basis{s.current, s.health.commands, s.forwarder.connections, s.members.areAwaited(&s.plan)},
 		basis{s.health.due.added, s.buckets.due.added, s.peers.changes, s.health.gateway},
 	}
-}
-
-// routesDue: while some are drained, time alone decides, too.
-func (s *State) routesDue() bool {
-	f := &s.forwarder
-	return s.routes.basis.differs(s.plan.decisions, s.routes.drains.changes, s.routes.speaker, f.health.Reason(), s.plan.refusal, s.plan.accepted, f.generation,
-		f.resolutions, s.buckets.agreement.away, s.buckets.isToldWithdrawn(&s.step)) || s.routes.draining
 }

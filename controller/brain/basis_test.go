@@ -35,7 +35,7 @@ func (w *world) expectNothingMissed(event Event) {
 	if s.routes.draining {
 		return // again in each Step
 	}
-	again.decideRoutes()
+	again.routes.decide(again.routesFrom())
 	got, want := s.routes.view(&s.step), again.routes.view(&again.step)
 	for i := range got {
 		if isOutdated && i < len(want) && strings.HasPrefix(got[i].Reason, "waiting for the first probe") {
@@ -57,7 +57,7 @@ func TestAStepWithoutNewsDecidesNothing(t *testing.T) {
 	former := w.state.plan.decisions
 	for _, event := range []Event{Tick{}, w.health(), NeighborState{}, ProbeResult{Target: w.last.Targets[0].Key(), OK: true, Reason: "another"}} {
 		event.apply(w.state)
-		if w.state.plan.isDue(&w.state.step, w.state.planBasis()) || w.state.routesDue() || w.state.plan.decisions != former {
+		if w.state.plan.isDue(&w.state.step, w.state.planBasis()) || w.state.routes.areDue(w.state.routesFrom()) || w.state.plan.decisions != former {
 			t.Errorf("%T has the plan or routes decided anew", event)
 		}
 	}

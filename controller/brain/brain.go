@@ -5,9 +5,10 @@
 //	probe results ─► dampen ─► pools ─► members ─► plan
 //	forwarder, gateway, commands ───────────────┴─► routes
 //
-// Peers, agents, members, health and drains each own their state: their methods are given what
-// they need of others. State has the parts, what joins them (the plan, bucket maps, routes) and
-// the order of a Step. What is decided anew, and when, is in basis.go.
+// Each part owns its state, and its methods are given what they need of others: health, peers,
+// members, bucket maps (with agents and what etcd holds), the plan, the forwarder, routes (with
+// drains and the speaker), limits. State has the parts, what joins several of them, the answers
+// for people, and the order of a Step. What is decided anew, and when: basis.go.
 //
 // It is pure: it opens nothing, sends nothing, starts nothing and has no clock.
 // Every change of state has a reason that people see (Transition, View).
@@ -214,6 +215,12 @@ type configStatus struct {
 	refused *inputs
 }
 
+func (c *configStatus) refuse(now time.Time, problem string, refused *inputs) {
+	c.stale, c.problem, c.problemAt, c.refused = true, problem, now, refused
+}
+
+func (c *configStatus) forgive() { c.stale, c.problem, c.refused = false, "", nil }
+
 // New makes the state of a controller that has just started.
 func New(now time.Time) *State {
 	return &State{
@@ -253,8 +260,8 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	if s.health.firstRound {
 		s.plan.noteServed()
 	}
-	if s.routesDue() {
-		s.decideRoutes()
+	if from := s.routesFrom(); s.routes.areDue(from) {
+		s.routes.decide(from)
 		s.routes.noteWithdrawn(&s.step)
 	}
 	d := s.desired()
@@ -297,9 +304,9 @@ func (s *State) again() time.Time {
 	next.add(s.routes.drainEnd.at)
 	next.add(s.forwarder.health.Again())
 	next.add(s.health.againFirst.at)
-	next.add(s.buckets.closes)
+	next.add(s.buckets.closes.at)
 	next.add(s.buckets.agents.again.at)
-	next.add(s.members.again)
+	next.add(s.members.again.at)
 	s.buckets.agreement.setAgain(&s.step, s.routes.drains.withdrawnAt())
 	next.add(s.buckets.agreement.again.at)
 	return next.at

@@ -52,7 +52,7 @@ type bucketState struct {
 	// By service, backends that wait until other agents accept theirs.
 	unknown map[string][]UnknownBackend
 	// When the first move closes by its age; zero: none is open.
-	closes time.Time
+	closes earliest
 }
 
 func newBucketState(now time.Time) bucketState {
@@ -179,22 +179,27 @@ func (b *bucketState) commit(at *step) {
 		}
 	}
 	clear(b.next)
-	b.closes = b.firstClose(at)
-}
-
-// firstClose is when the next move closes by its age. What should be closed and
-// is not waits for something else.
-func (b *bucketState) firstClose(at *step) time.Time {
-	var first earliest
+	b.closes = earliest{}
 	for name, m := range b.maps {
-		if !at.current.isStateless(name) {
-			continue
-		}
-		if due := m.Due(at.current.config.MoveAgeMax); due.After(at.now) {
-			first.add(due)
+		// What should be closed and is not waits for something else.
+		if due := m.Due(at.current.config.MoveAgeMax); at.current.isStateless(name) && due.After(at.now) {
+			b.closes.add(due)
 		}
 	}
-	return first.at
+}
+
+// statelessWith a backend: the services.
+func (in *inputs) statelessWith(backend string) (services []string) {
+	for _, name := range in.stateless {
+		if hasMember(in.byName[name], backend) {
+			services = append(services, name)
+		}
+	}
+	return services
+}
+
+func hasMember(service *config.Service, backend string) bool {
+	return slices.ContainsFunc(service.Members, func(m config.Member) bool { return m.Backend.Name == backend })
 }
 
 func (in *inputs) isStateless(name string) bool {
@@ -204,10 +209,10 @@ func (in *inputs) isStateless(name string) bool {
 
 // check by time.
 func (b *bucketState) check(now time.Time) {
-	if b.closes.IsZero() || now.Before(b.closes) {
+	if !b.closes.isDue(now) {
 		return
 	}
-	b.closes = time.Time{}
+	b.closes = earliest{}
 	for name, m := range b.maps {
 		if len(m.Steps) > 0 {
 			b.due.add(name)

@@ -9,6 +9,7 @@ package brain
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -233,7 +234,10 @@ func (rs *routesState) noteWithdrawn(at *step) {
 
 // announcesService: at least one of its routes is announced.
 func (rs *routesState) announcesService(at *step, name string) bool {
-	return rs.announce(at.current.routesOf[name])
+	return slices.ContainsFunc(at.current.routesOf[name], func(prefix netip.Prefix) bool {
+		r := rs.byPrefix[prefix]
+		return r != nil && r.announced
+	})
 }
 
 // measureTraffic: a drain waits for it.
@@ -329,7 +333,7 @@ func (s *State) LastBackend(name string) string {
 	var services, others []string
 	for i := range s.current.services {
 		service := &s.current.services[i]
-		if !slices.ContainsFunc(service.Members, func(m config.Member) bool { return m.Backend.Name == name }) {
+		if !hasMember(service, name) {
 			continue
 		}
 		if with, without := s.health.activeWithout(&s.step, &s.peers, service, name); enough(service, with) && !enough(service, without) {

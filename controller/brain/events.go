@@ -137,10 +137,7 @@ func (e ConfigLoaded) apply(s *State) {
 }
 
 func (e ConfigRefused) apply(s *State) {
-	s.configs.stale = true
-	s.configs.problem = e.Problem
-	s.configs.problemAt = s.now
-	s.configs.refused = nil
+	s.configs.refuse(s.now, e.Problem, nil)
 	s.noteBy(e.Who, "config", "config", "", "stale", e.Problem)
 }
 

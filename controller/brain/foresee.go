@@ -157,7 +157,7 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 	state.flush()
 	foreseen.Plan = state.plan.wanted
 	state.assumeAccepted()
-	state.decideRoutes()
+	state.routes.decide(state.routesFrom())
 	bgpGone := running != nil && running.BGP != nil && c.BGP == nil
 	foreseen.Routes = routeChanges(before, state.routes.announced(bgpGone), state.routes.byPrefix)
 	if foreseen.LastSessionEnds {

@@ -46,7 +46,7 @@ func (e ForwarderConnected) apply(s *State) {
 	if s.plan.rejected != nil {
 		again := s.plan.rejected
 		s.plan.rejected = nil
-		s.configs.stale, s.configs.problem, s.configs.refused = false, "", nil
+		s.configs.forgive()
 		s.adopt(again)
 	}
 }

@@ -116,8 +116,16 @@ func (s *State) flush() {
 	p.basis, p.outdatedSince = s.planBasis(), time.Time{}
 	s.health.decideCutOff(&s.step)
 	changed := s.health.decide(&s.step, &s.buckets.agents, &s.peers, s.forwarder.connections)
-	if s.forwarder.met && !s.awaitsMembers() {
-		p.decide(&s.step, s.compileStates(), changed, s.health.firstRound)
+	if s.forwarder.met && !s.members.areAwaited(p) {
+		states := compile.States{
+			Backend: s.health.stateInPool, Fifths: s.health.fifthsOf, Use: s.health.useOfGroup, PeerHealthy: s.peers.isHealthy,
+			PeerAddresses: s.peers.addresses, SpillDown: s.peers.spillDown, Tables: s.plan.tables.former,
+			BucketMap: func(service *config.Service, group *planv1.Group) *planv1.BucketMap {
+				return s.buckets.nextPlanned(&s.step, &s.health, service, group)
+			},
+			BucketsDue: func(service string) bool { return s.buckets.isDue(&s.step, &s.health, service) },
+		}
+		p.decide(&s.step, states, changed, s.health.firstRound)
 		s.buckets.commit(&s.step)
 		generations := s.buckets.generations(&s.step, p.wanted)
 		p.serve(s.current, generations)
@@ -129,20 +137,9 @@ func (s *State) flush() {
 	p.isDue(&s.step, s.planBasis()) // it may have made work for the next
 }
 
-func (s *State) compileStates() compile.States {
-	return compile.States{
-		Backend: s.health.planState, Fifths: s.health.fifthsOf, Use: s.health.useOfGroup, PeerHealthy: s.peers.isHealthy,
-		PeerAddresses: s.peers.addresses, SpillDown: s.peers.spillDown, Tables: s.plan.tables.former,
-		BucketMap: func(service *config.Service, group *planv1.Group) *planv1.BucketMap {
-			return s.buckets.nextPlanned(&s.step, &s.health, service, group)
-		},
-		BucketsDue: func(service string) bool { return s.buckets.isDue(&s.step, &s.health, service) },
-	}
-}
-
-// planState is the state of a backend as one of its pools sees it; compile
+// stateInPool is the state of a backend as one of its pools sees it; compile
 // combines them.
-func (h *healthState) planState(pool, backend string) planv1.BackendState {
+func (h *healthState) stateInPool(pool, backend string) planv1.BackendState {
 	if b := h.backends[compile.PoolBackend{Pool: pool, Backend: backend}]; b != nil {
 		return b.state
 	}
@@ -184,7 +181,7 @@ func (e PlanAccepted) apply(s *State) {
 	s.routes.plan = e.Generation
 	s.routes.changes++
 	if s.configs.refused != nil && s.configs.refused == accepted.inputs {
-		s.configs.stale, s.configs.problem, s.configs.refused = false, "", nil
+		s.configs.forgive()
 	}
 	s.buckets.acknowledge(&s.step, accepted.maps)
 }
@@ -228,10 +225,7 @@ func (e PlanRefused) apply(s *State) {
 	if refused.inputs != s.current {
 		return
 	}
-	s.configs.stale = true
-	s.configs.problem = "the forwarder refuses the plan: " + e.Reason
-	s.configs.refused = refused.inputs
-	s.configs.problemAt = s.now
+	s.configs.refuse(s.now, "the forwarder refuses the plan: "+e.Reason, refused.inputs)
 	if s.plan.trusted != nil && s.plan.trusted != s.current {
 		s.plan.rejected = s.current
 		s.adopt(s.plan.trusted)

@@ -70,18 +70,35 @@ type whyNoRoutes struct {
 
 func (w whyNoRoutes) reason() string { return cmp.Or(w.none, w.undecided, w.withheld) }
 
-// decideRoutes of the config in use.
-func (s *State) decideRoutes() {
-	if s.current != nil {
-		s.routes.decide(&s.step, s.whyNoRoutes(), s.whyNotServed)
-	}
+// routesFrom is what routes are decided by, beside what is theirs.
+type routesFrom struct {
+	*step
+	health    *healthState
+	forwarder *forwarderState
+	plan      *planState
+	buckets   *bucketState
+}
+
+func (s *State) routesFrom() routesFrom {
+	return routesFrom{&s.step, &s.health, &s.forwarder, &s.plan, &s.buckets}
+}
+
+// areDue: while some are drained, time alone decides, too.
+func (rs *routesState) areDue(from routesFrom) bool {
+	f, p, b := from.forwarder, from.plan, from.buckets
+	return rs.basis.differs(p.decisions, rs.drains.changes, rs.speaker, f.health.Reason(), p.refusal, p.accepted, f.generation,
+		f.resolutions, b.agreement.away, b.isToldWithdrawn(from.step)) || rs.draining
 }
 
 // decide on every announceable prefix.
-func (rs *routesState) decide(at *step, why whyNoRoutes, whyNotServed func(config.Route, *routeState) string) {
+func (rs *routesState) decide(from routesFrom) {
+	at := from.step
+	if at.current == nil {
+		return
+	}
 	rs.unresolved = map[string]string{}
 	present := make(map[netip.Prefix]bool, len(at.current.announceables))
-	before := rs.changes
+	why, before := rs.whyNone(from), rs.changes
 	rs.draining, rs.drainEnd = why.draining, earliest{}
 	if why.undecided == "" && !rs.decided {
 		rs.decided = true
@@ -89,7 +106,7 @@ func (rs *routesState) decide(at *step, why whyNoRoutes, whyNotServed func(confi
 	}
 	for _, a := range at.current.announceables {
 		present[a.Prefix] = true
-		rs.decideOne(at, a, why, whyNotServed)
+		rs.decideOne(from, a, why)
 	}
 	for prefix, r := range rs.byPrefix {
 		if !present[prefix] {
@@ -102,7 +119,8 @@ func (rs *routesState) decide(at *step, why whyNoRoutes, whyNotServed func(confi
 	}
 }
 
-func (rs *routesState) decideOne(at *step, a config.Route, why whyNoRoutes, whyNotServed func(config.Route, *routeState) string) {
+func (rs *routesState) decideOne(from routesFrom, a config.Route, why whyNoRoutes) {
+	at := from.step
 	r := rs.byPrefix[a.Prefix]
 	if r == nil {
 		inherited := rs.inherited[a.Prefix]
@@ -128,7 +146,7 @@ func (rs *routesState) decideOne(at *step, a config.Route, why whyNoRoutes, whyN
 	case !haveNextHop:
 		reason = "the machine has no address of this family (machine.addresses)"
 	default:
-		reason = whyNotServed(a, r)
+		reason = rs.whyNotServed(from, a, r)
 	}
 	if d := rs.drains.of(a); d != nil && reason == "" {
 		route.GracefulShutdown = true
@@ -176,41 +194,40 @@ func (rs *routesState) note(at *step, prefix string, announced bool, reason stri
 	}
 }
 
-// whyNoRoutes looks at what concerns the whole machine.
-func (s *State) whyNoRoutes() whyNoRoutes {
-	f := &s.forwarder
-	draining := s.routes.machineDraining(&s.step)
+// whyNone looks at what concerns the whole machine.
+func (rs *routesState) whyNone(from routesFrom) whyNoRoutes {
+	draining := rs.machineDraining(from.step)
 	switch {
-	case s.routes.drains.machine != nil && !draining:
+	case rs.drains.machine != nil && !draining:
 		return whyNoRoutes{none: "the machine is drained"}
-	case !s.health.cutOffSince.IsZero():
+	case !from.health.cutOffSince.IsZero():
 		return whyNoRoutes{none: "this machine is cut off: every pool fails and its gateway does not answer"}
 	}
 	forwarder := ""
-	if reason := f.health.Reason(); reason != "" {
+	if reason := from.forwarder.health.Reason(); reason != "" {
 		forwarder = "forwarder: " + reason
 	}
-	if undecided := s.whyUndecided(); undecided != "" {
+	if undecided := rs.whyUndecided(from); undecided != "" {
 		return whyNoRoutes{undecided: cmp.Or(forwarder, undecided)}
 	}
 	speaker := ""
-	if s.current.config.Announces() && s.routes.speaker.reason != "" {
-		speaker = "speaker: " + s.routes.speaker.reason
+	if from.current.config.Announces() && rs.speaker.reason != "" {
+		speaker = "speaker: " + rs.speaker.reason
 	}
 	return whyNoRoutes{withheld: cmp.Or(forwarder, speaker), draining: draining}
 }
 
 // whyUndecided: with less than this known, a decision would be a guess.
-func (s *State) whyUndecided() string {
+func (rs *routesState) whyUndecided(from routesFrom) string {
 	switch {
-	case !s.health.firstRound:
-		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.health.unprobed(), len(s.health.verdicts))
-	case s.plan.accepted == 0 && s.plan.refusal != "":
-		return "the forwarder refuses the plan: " + s.plan.refusal
-	case s.plan.accepted == 0:
+	case !from.health.firstRound:
+		return fmt.Sprintf("waiting for the first probe of %d of %d targets", from.health.unprobed(), len(from.health.verdicts))
+	case from.plan.accepted == 0 && from.plan.refusal != "":
+		return "the forwarder refuses the plan: " + from.plan.refusal
+	case from.plan.accepted == 0:
 		return "waiting for the forwarder to accept the plan"
-	case s.current.config.Announces() && !s.routes.speaker.met:
-		return "speaker: " + s.routes.speaker.reason
+	case from.current.config.Announces() && !rs.speaker.met:
+		return "speaker: " + rs.speaker.reason
 	}
 	return ""
 }
@@ -218,14 +235,6 @@ func (s *State) whyUndecided() string {
 // machineDraining: routes are about to be withdrawn on purpose.
 func (rs *routesState) machineDraining(at *step) bool {
 	return rs.drains.machine != nil && at.now.Before(rs.drains.machine.until) && rs.announceAnything()
-}
-
-// announce one of them.
-func (rs *routesState) announce(prefixes []netip.Prefix) bool {
-	return slices.ContainsFunc(prefixes, func(prefix netip.Prefix) bool {
-		r := rs.byPrefix[prefix]
-		return r != nil && r.announced
-	})
 }
 
 func (rs *routesState) announceAnything() bool {
@@ -239,23 +248,23 @@ func (rs *routesState) announceAnything() bool {
 
 // whyNotServed: at least one service on the prefix must have a backend, in the
 // plan that the forwarder runs too, or keep its route without one.
-func (s *State) whyNotServed(a config.Route, r *routeState) string {
+func (rs *routesState) whyNotServed(from routesFrom, a config.Route, r *routeState) string {
 	reason := "no backend"
 	for _, name := range a.Services {
-		service := s.current.byName[name]
+		service := from.current.byName[name]
 		keeps := keepsRoute(service)
-		why, tooFew := s.health.tooFew(service)
+		why, tooFew := from.health.tooFew(service)
 		switch {
 		case !keeps && tooFew:
 			if why != "" {
 				reason = "too few backends: " + why
 			}
-		case !s.plan.serves(s.current, a.Prefix, name, keeps):
+		case !from.plan.serves(from.current, a.Prefix, name, keeps):
 			reason = "waiting for the forwarder to accept the plan that serves it"
-		case s.buckets.whyWaits(&s.step, service) != "":
-			reason = s.buckets.whyWaits(&s.step, service)
+		case from.buckets.whyWaits(from.step, service) != "":
+			reason = from.buckets.whyWaits(from.step, service)
 		default:
-			return s.whyUnresolved(a, r)
+			return rs.whyUnresolved(from, a, r)
 		}
 	}
 	return reason
@@ -274,17 +283,17 @@ func keepsRoute(service *config.Service) bool {
 
 // whyUnresolved: before a prefix is announced the first time, the next hops of
 // its active backends must be known, or its first packets are dropped.
-func (s *State) whyUnresolved(a config.Route, r *routeState) string {
+func (rs *routesState) whyUnresolved(from routesFrom, a config.Route, r *routeState) string {
 	if r.nextHopsResolved {
 		return ""
 	}
 	for _, name := range a.Services {
-		if reason := s.routes.whyGroupUnresolved(&s.health, &s.forwarder, s.current.byName[name]); reason != "" {
+		if reason := rs.whyGroupUnresolved(from.health, from.forwarder, from.current.byName[name]); reason != "" {
 			return reason
 		}
 	}
 	// A status from before the plan knows nothing of its backends.
-	if s.forwarder.generation < s.plan.accepted {
+	if from.forwarder.generation < from.plan.accepted {
 		return "waiting for the forwarder's next hops"
 	}
 	r.nextHopsResolved = true

@@ -68,7 +68,7 @@ func (s *State) machineItself() Serving {
 	case !s.health.cutOffSince.IsZero():
 		return Serving{CutOff, "every pool fails and the gateway " + s.health.gateway.address + " does not answer"}
 	}
-	if reason := s.whyNoRoutes().reason(); reason != "" {
+	if reason := s.routes.whyNone(s.routesFrom()).reason(); reason != "" {
 		return Serving{NotServing, reason}
 	}
 	if s.current.config.BGP != nil && !s.routes.sessionUp() {

@@ -133,7 +133,7 @@ type RouteView struct {
 // changed. Backends are many: they are left out unless requested.
 func (s *State) View(withBackends bool) View {
 	v := View{Machine: s.viewMachine(), Forwarder: s.viewForwarder(), Neighbors: maps.Clone(s.routes.neighbors), NotReady: s.NotReady()}
-	v.Config = s.viewConfig()
+	v.Config = s.configs.view()
 	v.Config.Warnings = s.Warnings()
 	if s.current == nil {
 		return v
@@ -160,7 +160,7 @@ func (s *State) View(withBackends bool) View {
 // ViewMachine is that part of View which costs nothing, however many services
 // and backends there are.
 func (s *State) ViewMachine() (MachineView, ConfigView) {
-	return s.viewMachine(), s.viewConfig()
+	return s.viewMachine(), s.configs.view()
 }
 
 // Peers of the config, and clusters that services spill to.
@@ -171,8 +171,7 @@ func (s *State) Peers() []PeerView {
 	return s.peers.view(s.current.config)
 }
 
-func (s *State) viewConfig() ConfigView {
-	c := s.configs
+func (c *configStatus) view() ConfigView {
 	return ConfigView{LoadedAt: c.loadedAt, Stale: c.stale, Problem: c.problem, ProblemAt: c.problemAt}
 }
 
