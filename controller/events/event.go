@@ -71,7 +71,7 @@ func (o Object) Is(text string) bool {
 func (e Event) IsBad() bool {
 	switch e.To {
 	case "different", "down", "unhealthy", "cut off", "stale", "withdrawn", "withheld", "lost", "failing", "shrinking", "failed to start",
-		"alarmed", "unusable", "restored", "silent", "refused", "behind", "reached":
+		"alarmed", "unusable", "restored", "silent", "refused", "behind", "reached", "claimed by another", "not kept":
 		return e.From != "new" // not yet probed is no bad news
 	}
 	return false

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
@@ -114,6 +115,9 @@ type spoken struct {
 	states map[events.Object]string
 }
 
+// twoOwners: this machine owns a virtual router, and another one claims it.
+const twoOwners = "claimed by another"
+
 // tellSpeaker: what the speaker decides, as it says of itself.
 func (c *Controller) tellSpeaker(speaker *speakerv1.State) {
 	if speaker == nil || speaker == c.spoken.latest {
@@ -131,14 +135,23 @@ func (c *Controller) tellSpeaker(speaker *speakerv1.State) {
 		}
 	}
 	for _, r := range speaker.GetVrrp() {
-		is("virtual router", virtualRouter(r), r.GetState(), r.GetReason())
+		if isAnew(before.GetVrrp(), r, virtualRouter) {
+			is("virtual router", virtualRouter(r), "not "+r.GetState(), "between two looks at it")
+		}
+		state, cause := r.GetState(), r.GetReason()
+		if claim := r.GetSecondOwner(); claim != "" {
+			state, cause = twoOwners, claim
+		} else if c.spoken.states[events.Object{Kind: "virtual router", Name: virtualRouter(r)}] == twoOwners && state == "active" {
+			cause = "no other machine has claimed it for a minute"
+		}
+		is("virtual router", virtualRouter(r), state, cause)
 	}
 	for _, n := range speaker.GetNeighbors() {
 		if n.GetState() != "established" { // which of the others it is changes as long as no router answers
 			is("session", n.GetAddress(), "down", cmp.Or(n.GetReason(), n.GetState()))
 			continue
 		}
-		if former := neighborOf(before, n.GetAddress()); former.GetState() == n.GetState() && !proto.Equal(former.GetSince(), n.GetSince()) {
+		if isAnew(before.GetNeighbors(), n, (*speakerv1.NeighborState).GetAddress) {
 			is("session", n.GetAddress(), "down", cmp.Or(n.GetEnded(), "it was begun anew")) // between two polls
 		}
 		is("session", n.GetAddress(), "established", fmt.Sprintf("the router of AS %d has a BGP session with this machine", n.GetAsn()))
@@ -151,6 +164,11 @@ func (c *Controller) tellSpeaker(speaker *speakerv1.State) {
 	default:
 		is("speaker", "routes", "announced", "all that are desired")
 	}
+	if problem := speaker.GetProblem(); problem != "" {
+		is("speaker", "config", "failing", problem)
+	} else if c.spoken.states[events.Object{Kind: "speaker", Name: "config"}] != "" {
+		is("speaker", "config", "in effect", "all of it")
+	}
 	for object, former := range c.spoken.states {
 		if !named[object] {
 			delete(c.spoken.states, object)
@@ -159,14 +177,14 @@ func (c *Controller) tellSpeaker(speaker *speakerv1.State) {
 	}
 }
 
-// neighborOf a state; nil: it has none of this address.
-func neighborOf(state *speakerv1.State, address string) *speakerv1.NeighborState {
-	for _, n := range state.GetNeighbors() {
-		if n.GetAddress() == address {
-			return n
-		}
-	}
-	return nil
+// isAnew in the state that it was in before, so that it was in another between two polls.
+func isAnew[S interface {
+	GetState() string
+	GetSince() *timestamppb.Timestamp
+}](before []S, now S, name func(S) string) bool {
+	return slices.ContainsFunc(before, func(former S) bool {
+		return name(former) == name(now) && former.GetState() == now.GetState() && !proto.Equal(former.GetSince(), now.GetSince())
+	})
 }
 
 func virtualRouter(r *speakerv1.VirtualRouter) string {
