@@ -247,13 +247,8 @@ func (s *State) Step(event Event, now time.Time) Desired {
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.health.checkAgain(&s.step)
-	silent, allHeard := s.buckets.agents.check(&s.step)
-	s.buckets.agentsChanged(&s.step, &s.health, silent)
 	s.checkMembers()
-	s.buckets.check(now)
-	if allHeard || s.buckets.agreement.again.isDue(now) {
-		s.buckets.due.add(s.stateless()...)
-	}
+	s.buckets.check(&s.step, &s.health)
 	if s.plan.isDue(&s.step, s.planBasis()) {
 		s.flush()
 	}

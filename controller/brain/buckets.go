@@ -208,8 +208,13 @@ func (in *inputs) isStateless(name string) bool {
 }
 
 // check by time.
-func (b *bucketState) check(now time.Time) {
-	if !b.closes.isDue(now) {
+func (b *bucketState) check(at *step, h *healthState) {
+	silent, allHeard := b.agents.check(at)
+	b.agentsChanged(at, h, silent)
+	if allHeard || b.agreement.again.isDue(at.now) {
+		b.due.add(at.stateless()...)
+	}
+	if !b.closes.isDue(at.now) {
 		return
 	}
 	b.closes = earliest{}

@@ -164,11 +164,12 @@ const refusedInterval = 10 * time.Second
 // refuse a datagram that has another key: the agent that it names, if there is one, may have
 // an old key file.
 func (l *Listener) refuse(bytes []byte, now time.Time) *State {
-	why := map[session.Result]string{
-		session.ResultOtherKey: "its key file is of another secret than this machine's",
-		session.ResultForged:   "they are not authentic",
-	}[l.latest]
-	if why == "" {
+	why := "they are not authentic"
+	switch l.latest {
+	case session.ResultForged:
+	case session.ResultOtherKey:
+		why = "its key file is of another secret than this machine's"
+	default:
 		return nil
 	}
 	d, _ := session.Parse(bytes)
