@@ -4,6 +4,7 @@ package brain
 // is dead, and which agents know one another.
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -69,6 +70,8 @@ type agentsState struct {
 	// Since when backends need theirs; and what people were told of these, nil: nothing yet.
 	needed map[string]time.Time
 	told   map[string]string
+	// When that was looked at last: not for each agent that changes.
+	notedAt time.Time
 	// When one may fall silent, or all are heard; zero: nothing is waited for.
 	again earliest
 }
@@ -79,10 +82,11 @@ func (e AgentSaid) apply(s *State) {
 }
 
 func (e AgentRefused) apply(s *State) {
-	said := s.buckets.agents.said[e.Backend]
+	a := &s.buckets.agents
+	said := a.said[e.Backend]
 	said.refused = e.Reason
-	s.buckets.agents.said[e.Backend] = said
-	s.buckets.agents.noteOf(&s.step, e.Backend)
+	a.said[e.Backend] = said
+	a.again.add(s.now)
 }
 
 // agentsChanged what they say, or have fallen silent.
@@ -98,7 +102,7 @@ func (b *bucketState) agentsChanged(at *step, h *healthState, backends []string)
 
 // hear an agent, and return the backends whose agent says another thing than before.
 func (a *agentsState) hear(e AgentSaid, at *step) (changed []string) {
-	if a.hearOf(e.Backend, e, at) {
+	if a.hearOf(e.Backend, e, at.now) {
 		changed = append(changed, e.Backend)
 	}
 	if at.current == nil {
@@ -107,7 +111,7 @@ func (a *agentsState) hear(e AgentSaid, at *step) (changed []string) {
 	e.VIPsLacking = 0 // of that backend's services
 	for own := range e.Own {
 		for _, backend := range at.current.backendsAt[own] {
-			if backend != e.Backend && a.hearOf(backend, e, at) {
+			if backend != e.Backend && a.hearOf(backend, e, at.now) {
 				changed = append(changed, backend)
 			}
 		}
@@ -116,12 +120,11 @@ func (a *agentsState) hear(e AgentSaid, at *step) (changed []string) {
 }
 
 // hearOf one of its backends, and report whether it says another thing than before.
-func (a *agentsState) hearOf(backend string, e AgentSaid, at *step) (isNews bool) {
-	former, now := a.said[backend], at.now
+func (a *agentsState) hearOf(backend string, e AgentSaid, now time.Time) (isNews bool) {
+	former := a.said[backend]
 	said := agentSaid{at: now, speaks: e.Serves, accepts: e.Accepts, lacking: e.VIPsLacking}
 	a.said[backend] = said
 	a.again.add(now.Add(speaksFor))
-	a.noteOf(at, backend)
 	return said.speaks != former.speaks || former.at.IsZero() || !maps.Equal(said.accepts, former.accepts)
 }
 
@@ -148,7 +151,12 @@ func (a *agentsState) check(at *step) (silent []string, allHeard bool) {
 	} else if !a.allHeard {
 		a.allHeard, allHeard = true, true
 	}
-	a.noteAll(at)
+	if again := a.notedAt.Add(speaksFor); again.After(now) {
+		a.again.add(again)
+	} else {
+		a.notedAt = now
+		a.note(at)
+	}
 	return silent, allHeard
 }
 
@@ -161,10 +169,6 @@ func (a *agentsState) adopt(in *inputs, now time.Time) {
 		if since, known := former[backend]; known {
 			a.needed[backend] = since
 		}
-	}
-	maps.DeleteFunc(a.told, func(backend string, _ string) bool { return !in.needAgents[backend] })
-	if len(a.told) == 0 {
-		a.told = nil
 	}
 	a.again.add(now)
 }
@@ -195,55 +199,63 @@ func (a *agentsState) stateOf(backend string, now time.Time) (state, reason stri
 	return agentHeard, "its messages come"
 }
 
-// noteAll that fell silent since. What is found first, of thousands, is one line.
-func (a *agentsState) noteAll(at *step) {
-	var changed []string
-	waits := false
+// Of more agents that change alike at once, people are told in one line.
+const agentsApart = 10
+
+// agentChange of some agents, and why.
+type agentChange struct{ from, to, reason string }
+
+// note what changed of those that are needed. What is found first is one line.
+func (a *agentsState) note(at *step) {
+	former, told, changed := a.told, make(map[string]string, len(a.needed)), map[agentChange][]string{}
 	for backend, since := range a.needed {
-		state, _ := a.stateOf(backend, at.now)
-		if said := a.said[backend]; state == "" {
-			waits = true
+		state, reason := a.stateOf(backend, at.now)
+		if state == "" {
 			a.again.add(since.Add(heardAfter + 1))
-		} else if !said.speaks && (state == agentHeard || state == agentBehind) {
+			continue
+		}
+		if said := a.said[backend]; !said.speaks && (state == agentHeard || state == agentBehind) {
 			a.again.add(said.at.Add(silentAfter + 1))
 		}
-		if state != a.told[backend] {
-			changed = append(changed, backend)
+		told[backend] = state
+		if state != former[backend] {
+			what := agentChange{former[backend], state, reason}
+			changed[what] = append(changed[what], backend)
 		}
 	}
-	if a.told == nil {
-		if !waits && len(changed) > 0 {
-			a.noteFirst(at, changed)
-		}
-		return
-	}
-	slices.Sort(changed)
-	for _, backend := range changed {
-		a.noteOf(at, backend)
+	switch {
+	case len(told) == 0 || former == nil && len(told) < len(a.needed):
+		a.told = nil // until all that speak were heard
+	case former == nil:
+		a.told = told
+		a.noteFirst(at)
+	default:
+		a.told = told
+		noteAgents(at, changed)
 	}
 }
 
-// noteFirst states of all.
-func (a *agentsState) noteFirst(at *step, all []string) {
-	a.told = make(map[string]string, len(all))
-	for _, backend := range all {
-		a.told[backend], _ = a.stateOf(backend, at.now)
+func noteAgents(at *step, changed map[agentChange][]string) {
+	order := slices.SortedFunc(maps.Keys(changed), func(a, b agentChange) int {
+		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to), cmp.Compare(a.reason, b.reason))
+	})
+	for _, what := range order {
+		names := slices.Sorted(slices.Values(changed[what]))
+		if len(names) > agentsApart {
+			names = []string{enumerate(names)}
+		}
+		for _, name := range names {
+			at.note("agent", name, what.from, what.to, what.reason)
+		}
 	}
+}
+
+func (a *agentsState) noteFirst(at *step) {
+	cause := fmt.Sprintf("none of %d is silent", len(a.told))
 	if silent := a.silent(at); len(silent) > 0 {
-		at.note("controller", "agents", "unknown", "heard", fmt.Sprintf("%d of %d are silent: %s", len(silent), len(all), enumerate(silent)))
-	} else {
-		at.note("controller", "agents", "unknown", "heard", fmt.Sprintf("none of %d is silent", len(all)))
+		cause = fmt.Sprintf("%d of %d are silent: %s", len(silent), len(a.told), enumerate(silent))
 	}
-}
-
-// noteOf one of them, from when the first states were.
-func (a *agentsState) noteOf(at *step, backend string) {
-	state, reason := a.stateOf(backend, at.now)
-	if _, isNeeded := a.needed[backend]; !isNeeded || a.told == nil || state == "" || state == a.told[backend] {
-		return
-	}
-	at.note("agent", backend, a.told[backend], state, reason)
-	a.told[backend] = state
+	at.note("controller", "agents", "unknown", "heard", cause)
 }
 
 // speaks: a backend whose probes fail is not dead while its agent speaks, and its

@@ -3,6 +3,7 @@ package brain
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -153,19 +154,19 @@ func TestAgentsThatFallSilentAndSpeakAgainAreTold(t *testing.T) {
 	first, second := AgentSaid{Backend: "web-1", Serves: true}, AgentSaid{Backend: "web-2"}
 	refused := AgentRefused{Backend: "web-2", Reason: "an old key"}
 	w.do(ConfigLoaded{Config: c})
-	w.speak(heardAfter+time.Second, first) // web-2 not within the time that all have
-	w.do(second)
-	w.speak(time.Second, first, second)
+	w.speak(heardAfter+4*time.Second, first) // web-2 not within the time that all have
+	w.speak(4*time.Second, first, second)
 	w.do(refused) // by whoever: it speaks
-	w.speak(time.Second, first, second)
-	w.speak(silentAfter+2*time.Second, first)
+	w.speak(4*time.Second, first, second)
+	w.speak(silentAfter+4*time.Second, first)
 	for range 3 {
 		w.do(refused)
+		w.speak(4*time.Second, first)
 	}
 	second.VIPsLacking = 1
-	w.speak(2*time.Second, first, second)
+	w.speak(4*time.Second, first, second)
 	second.VIPsLacking = 0
-	w.speak(2*time.Second, first, second)
+	w.speak(4*time.Second, first, second)
 	more := parse(t, strings.Replace(stateless, "{name: web-2, address: 10.1.0.12}", "{name: web-3, address: 10.1.0.13}", 1))
 	more.Agents = &config.Agents{}
 	w.do(ConfigLoaded{Config: more})
@@ -183,6 +184,38 @@ func TestAgentsThatFallSilentAndSpeakAgainAreTold(t *testing.T) {
 	}
 	if !slices.Equal(told, want) {
 		t.Errorf("told:\n%s", strings.Join(told, "\n"))
+	}
+}
+
+func TestAgentsThatChangeTogetherAreOneLine(t *testing.T) {
+	backends := ""
+	var all []AgentSaid
+	for i := range 30 {
+		backends += fmt.Sprintf("{name: web-%02d, address: 10.1.0.%d}, ", i, 11+i)
+		all = append(all, AgentSaid{Backend: fmt.Sprintf("web-%02d", i)})
+	}
+	c := parse(t, regexp.MustCompile(`backends: \[.*\]`).ReplaceAllString(stateless, "backends: ["+backends+"]"))
+	c.Agents = &config.Agents{}
+	w := &world{t: t, state: New(time.Unix(1_800_000_000, 0)), now: time.Unix(1_800_000_000, 0)}
+	w.do(ConfigLoaded{Config: c})
+	speak := func(seconds int, said []AgentSaid) { // not all at once
+		for range seconds {
+			for _, state := range said {
+				w.do(state)
+				w.pass(time.Second / time.Duration(len(said)))
+			}
+		}
+	}
+	speak(15, all)
+	w.log = nil
+	speak(20, all[:1])
+	speak(6, all)
+	want := []Transition{
+		{Kind: "agent", Name: "web-01, web-02, web-03 and 26 more", From: "heard", To: "silent", Reason: "it was not heard for 12s"},
+		{Kind: "agent", Name: "web-01, web-02, web-03 and 26 more", From: "silent", To: "heard", Reason: "its messages come"},
+	}
+	if !slices.Equal(w.log, want) {
+		t.Errorf("%+v", w.log)
 	}
 }
 
