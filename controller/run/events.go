@@ -229,6 +229,9 @@ func objectsOf(service *config.Service, routes []config.Route, vrrp []*speakerv1
 		}
 	}
 	return func(o events.Object) bool {
+		if o.Kind == "agent" { // or several
+			return slices.ContainsFunc(strings.Split(o.Name, ", "), func(name string) bool { return is[events.Object{Kind: "agent", Name: name}] })
+		}
 		if o.Kind != "backend" {
 			return is[o] || o.Kind == "service" && strings.HasSuffix(o.Name, " services of "+service.Group)
 		}

@@ -237,7 +237,7 @@ func TestObjectsOfAService(t *testing.T) {
 	is := objectsOf(service, routes, []*speakerv1.VirtualRouter{{Vrid: 51, Family: "ipv4", Vips: []string{"203.0.113.10"}}, {Vrid: 52, Family: "ipv4", Vips: []string{"203.0.113.11"}}})
 	for object, want := range map[string]bool{
 		"service web": true, "service dns": false, "service 3 services of web": true, "buckets web": true, "pool web": true, "pool spare": true, "pool dns": false,
-		"backend web/web-1": true, "backend dns,spare/web-9": true, "backend dns/web-1": false, "drain backend web-1": true, "drain backend web-9": false, "agent web-1": true, "agent web-9": false,
+		"backend web/web-1": true, "backend dns,spare/web-9": true, "backend dns/web-1": false, "drain backend web-1": true, "drain backend web-9": false, "agent web-1": true, "agent web-0, web-1, web-2 and 26 more": true, "agent web-9": false,
 		"drain service web": true, "route 203.0.113.10/32": true, "route 203.0.113.11/32": false, "virtual router 51 ipv4": true, "virtual router 52 ipv4": false,
 		"machine lb-1": false, "forwarder forwarder": false,
 	} {
