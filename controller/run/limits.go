@@ -18,6 +18,8 @@ const (
 	// their backends, the rest between is so many times as long.
 	limitsInterval = 10 * time.Second
 	limitsRest     = 200
+	limitsRestMax  = 2 * time.Minute
+	limitsTimeout  = 5 * time.Second
 )
 
 // limits of the forwarder, what each refuses, and the samples that count it: of this metric, with
@@ -54,15 +56,20 @@ func watchLimits(ctx context.Context, c *Controller) {
 			return
 		}
 		began := time.Now()
-		page, err := c.forwarderMetrics(ctx)
-		if err == nil {
-			var status *forwarderv1.GetStatusResponse
-			if status, err = c.forwarderStatus(ctx); err == nil {
-				c.Enqueue(brain.LimitsCounted{Limits: append(limitsOf(page), targetsOf(status))})
-			}
+		if page, status, err := c.readLimits(ctx); err == nil {
+			c.Enqueue(brain.LimitsCounted{Limits: append(limitsOf(page), targetsOf(status))})
 		}
-		rest = max(limitsInterval, limitsRest*time.Since(began))
+		rest = min(max(limitsInterval, limitsRest*time.Since(began)), limitsRestMax)
 	}
+}
+
+func (c *Controller) readLimits(ctx context.Context) (page string, status *forwarderv1.GetStatusResponse, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limitsTimeout)
+	defer cancel()
+	if page, err = c.forwarderMetrics(ctx); err == nil {
+		status, err = c.forwarderStatus(ctx)
+	}
+	return page, status, err
 }
 
 // limitsOf a page of the forwarder's metrics. What it does not have is not limited.
