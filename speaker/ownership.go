@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -15,6 +16,10 @@ import (
 	"github.com/guideway/guideway/speaker/vrrp"
 	"github.com/guideway/guideway/speaker/vrrp/election"
 )
+
+// How long it is shown that another machine claims what this one owns: it does each interval,
+// of 41 s at most.
+const secondOwnerShown = time.Minute
 
 // ownership keeps VRRP on what is desired. A speaker that never owns anything has no sockets
 // for it.
@@ -163,6 +168,9 @@ func (o *ownership) describe(state *speakerv1.State, isConfigured bool) {
 		}
 		if r.Owner.IsValid() {
 			router.Owner = r.Owner.String()
+		}
+		if time.Since(r.SecondOwnerHeardAt) < secondOwnerShown {
+			router.SecondOwner = r.SecondOwner
 		}
 		for _, vip := range r.VIPs {
 			router.Vips = append(router.Vips, vip.String())

@@ -387,7 +387,7 @@ func (p *process) state() *speakerv1.State {
 		desired := desiredNeighbor(shown.desired, n.Address)
 		state.Neighbors = append(state.Neighbors, &speakerv1.NeighborState{
 			Address: n.Address.String(), Asn: n.ASN, State: n.State, Reason: n.Reason, Since: timestamppb.New(n.Since),
-			Attributes: attributesOf(shown.want, n.Address), Bfd: bfdOf(desired, n.BFDUp),
+			Attributes: attributesOf(shown.want, n.Address), Bfd: bfdOf(desired, n.BFDUp), Ended: n.Ended,
 		})
 	}
 	return state

@@ -4,6 +4,8 @@ package brain
 // is dead, and which agents know one another.
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -43,12 +45,18 @@ type AgentSaid struct {
 	VIPsLacking int
 }
 
+// AgentRefused: datagrams in the name of a backend's agent are refused. Anybody may have
+// sent them.
+type AgentRefused struct{ Backend, Reason string }
+
 // agentSaid is what is kept of it.
 type agentSaid struct {
 	at      time.Time
 	speaks  bool // within speaksFor of the latest that serves
 	accepts map[config.AgentAddress]bool
 	lacking int // VIPs
+	// Why datagrams in its name were refused since; empty: none were.
+	refused string
 }
 
 // agentsState is what is known of the agents.
@@ -59,27 +67,36 @@ type agentsState struct {
 	since time.Time
 	// Agents that do not speak are not waited for any more.
 	allHeard bool
+	// Since when backends need theirs; and what people were told of these, nil: nothing yet.
+	needed map[string]time.Time
+	told   map[string]string
+	// When that was looked at last: not for each agent that changes.
+	notedAt time.Time
 	// When one may fall silent, or all are heard; zero: nothing is waited for.
 	again earliest
 }
 
 func (e AgentSaid) apply(s *State) {
 	s.buckets.count(e)
-	s.agentsChanged(s.agents.hear(e, &s.step))
+	s.buckets.agentsChanged(&s.step, &s.health, s.buckets.agents.hear(e, &s.step))
+}
+
+func (e AgentRefused) apply(s *State) {
+	a := &s.buckets.agents
+	said := a.said[e.Backend]
+	said.refused = e.Reason
+	a.said[e.Backend] = said
+	a.again.add(s.now)
 }
 
 // agentsChanged what they say, or have fallen silent.
-func (s *State) agentsChanged(backends []string) {
-	if s.current == nil {
+func (b *bucketState) agentsChanged(at *step, h *healthState, backends []string) {
+	if at.current == nil {
 		return
 	}
 	for _, backend := range backends {
-		s.health.due.add(s.current.poolsOfBackend[backend]...)
-		for _, service := range s.stateless() {
-			if slices.ContainsFunc(s.current.byName[service].Members, func(m config.Member) bool { return m.Backend.Name == backend }) {
-				s.buckets.due.add(service)
-			}
-		}
+		h.due.add(at.current.poolsOfBackend[backend]...)
+		b.due.add(at.current.statelessWith(backend)...)
 	}
 }
 
@@ -112,7 +129,8 @@ func (a *agentsState) hearOf(backend string, e AgentSaid, now time.Time) (isNews
 }
 
 // check by time: which have fallen silent, and whether from now on all were heard that speak.
-func (a *agentsState) check(now time.Time) (silent []string, allHeard bool) {
+func (a *agentsState) check(at *step) (silent []string, allHeard bool) {
+	now := at.now
 	if !a.again.isDue(now) {
 		return nil, false
 	}
@@ -133,7 +151,111 @@ func (a *agentsState) check(now time.Time) (silent []string, allHeard bool) {
 	} else if !a.allHeard {
 		a.allHeard, allHeard = true, true
 	}
+	if again := a.notedAt.Add(speaksFor); again.After(now) {
+		a.again.add(again)
+	} else {
+		a.notedAt = now
+		a.note(at)
+	}
 	return silent, allHeard
+}
+
+// adopt which are needed.
+func (a *agentsState) adopt(in *inputs, now time.Time) {
+	former := a.needed
+	a.needed = make(map[string]time.Time, len(in.needAgents))
+	for backend := range in.needAgents {
+		a.needed[backend] = now
+		if since, known := former[backend]; known {
+			a.needed[backend] = since
+		}
+	}
+	a.again.add(now)
+}
+
+// States of an agent, as people are told them.
+const (
+	agentHeard   = "heard"
+	agentBehind  = "behind"
+	agentSilent  = "silent"
+	agentRefused = "refused"
+)
+
+// stateOf an agent, and why; empty: it may be about to speak for the first time.
+func (a *agentsState) stateOf(backend string, now time.Time) (state, reason string) {
+	said := a.said[backend]
+	switch isSilent := a.isSilent(backend, now); {
+	case isSilent && said.refused != "":
+		return agentRefused, "it is silent, and datagrams in its name are refused: " + said.refused
+	case isSilent && said.at.IsZero():
+		return agentSilent, "it was never heard since this controller started"
+	case isSilent:
+		return agentSilent, fmt.Sprintf("it was not heard for %v", silentAfter)
+	case said.at.IsZero():
+		return "", ""
+	case said.lacking > 0:
+		return agentBehind, "its config lacks VIPs of its backend's services: packets to these are dropped there"
+	}
+	return agentHeard, "its messages come"
+}
+
+// Of more agents that change alike at once, people are told in one line.
+const agentsApart = 10
+
+// agentChange of some agents, and why.
+type agentChange struct{ from, to, reason string }
+
+// note what changed of those that are needed. What is found first is one line.
+func (a *agentsState) note(at *step) {
+	former, told, changed := a.told, make(map[string]string, len(a.needed)), map[agentChange][]string{}
+	for backend, since := range a.needed {
+		state, reason := a.stateOf(backend, at.now)
+		if state == "" {
+			a.again.add(since.Add(heardAfter + 1))
+			continue
+		}
+		if said := a.said[backend]; !said.speaks && (state == agentHeard || state == agentBehind) {
+			a.again.add(said.at.Add(silentAfter + 1))
+		}
+		told[backend] = state
+		if state != former[backend] {
+			what := agentChange{former[backend], state, reason}
+			changed[what] = append(changed[what], backend)
+		}
+	}
+	switch {
+	case len(told) == 0 || former == nil && len(told) < len(a.needed):
+		a.told = nil // until all that speak were heard
+	case former == nil:
+		a.told = told
+		a.noteFirst(at)
+	default:
+		a.told = told
+		noteAgents(at, changed)
+	}
+}
+
+func noteAgents(at *step, changed map[agentChange][]string) {
+	order := slices.SortedFunc(maps.Keys(changed), func(a, b agentChange) int {
+		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to), cmp.Compare(a.reason, b.reason))
+	})
+	for _, what := range order {
+		names := slices.Sorted(slices.Values(changed[what]))
+		if len(names) > agentsApart {
+			names = []string{enumerate(names)}
+		}
+		for _, name := range names {
+			at.note("agent", name, what.from, what.to, what.reason)
+		}
+	}
+}
+
+func (a *agentsState) noteFirst(at *step) {
+	cause := fmt.Sprintf("none of %d is silent", len(a.told))
+	if silent := a.silent(at); len(silent) > 0 {
+		cause = fmt.Sprintf("%d of %d are silent: %s", len(silent), len(a.told), enumerate(silent))
+	}
+	at.note("controller", "agents", "unknown", "heard", cause)
 }
 
 // speaks: a backend whose probes fail is not dead while its agent speaks, and its
@@ -200,7 +322,7 @@ func (a *agentsState) isSilent(backend string, now time.Time) bool {
 	if said := a.said[backend]; !said.at.IsZero() {
 		return now.Sub(said.at) > silentAfter
 	}
-	return now.Sub(a.since) > heardAfter
+	return now.Sub(a.needed[backend]) > heardAfter
 }
 
 // CountInterval is how often agents are to count.

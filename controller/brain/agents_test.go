@@ -1,7 +1,10 @@
 package brain
 
 import (
+	"fmt"
 	"net/netip"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,6 +144,89 @@ func TestNoBucketMovesToABackendWhoseAgentTheOthersDoNotAccept(t *testing.T) {
 	w.speak(3*time.Second, said...)
 	if n := w.owners()["web-3"]; n != 85 {
 		t.Errorf("web-3 has %d buckets", n)
+	}
+}
+
+func TestAgentsThatFallSilentAndSpeakAgainAreTold(t *testing.T) {
+	w := servingStateless(t)
+	c := parse(t, stateless)
+	c.Agents = &config.Agents{}
+	first, second := AgentSaid{Backend: "web-1", Serves: true}, AgentSaid{Backend: "web-2"}
+	refused := AgentRefused{Backend: "web-2", Reason: "an old key"}
+	w.do(ConfigLoaded{Config: c})
+	w.speak(heardAfter+4*time.Second, first) // web-2 not within the time that all have
+	w.speak(4*time.Second, first, second)
+	w.do(refused) // by whoever: it speaks
+	w.speak(4*time.Second, first, second)
+	w.speak(silentAfter+4*time.Second, first)
+	for range 3 {
+		w.do(refused)
+		w.speak(4*time.Second, first)
+	}
+	second.VIPsLacking = 1
+	w.speak(4*time.Second, first, second)
+	second.VIPsLacking = 0
+	w.speak(4*time.Second, first, second)
+	more := parse(t, strings.Replace(stateless, "{name: web-2, address: 10.1.0.12}", "{name: web-3, address: 10.1.0.13}", 1))
+	more.Agents = &config.Agents{}
+	w.do(ConfigLoaded{Config: more})
+	w.speak(2*heardAfter, first, second)
+	var told []string
+	for _, t := range w.log {
+		if t.Kind == "agent" || t.Name == "agents" {
+			told = append(told, fmt.Sprintf("%s: %s > %s (%s)", t.Name, t.From, t.To, t.Reason))
+		}
+	}
+	want := []string{
+		"agents: unknown > heard (1 of 2 are silent: web-2)", "web-2: silent > heard (its messages come)", "web-2: heard > silent (it was not heard for 12s)",
+		"web-2: silent > refused (it is silent, and datagrams in its name are refused: an old key)", "web-2: refused > behind (its config lacks VIPs of its backend's services: packets to these are dropped there)",
+		"web-2: behind > heard (its messages come)", "web-3:  > silent (it was never heard since this controller started)",
+	}
+	if !slices.Equal(told, want) {
+		t.Errorf("told:\n%s", strings.Join(told, "\n"))
+	}
+}
+
+func TestAgentsThatChangeTogetherAreOneLine(t *testing.T) {
+	backends := ""
+	var all []AgentSaid
+	for i := range 30 {
+		backends += fmt.Sprintf("{name: web-%02d, address: 10.1.0.%d}, ", i, 11+i)
+		all = append(all, AgentSaid{Backend: fmt.Sprintf("web-%02d", i)})
+	}
+	c := parse(t, regexp.MustCompile(`backends: \[.*\]`).ReplaceAllString(stateless, "backends: ["+backends+"]"))
+	c.Agents = &config.Agents{}
+	w := &world{t: t, state: New(time.Unix(1_800_000_000, 0)), now: time.Unix(1_800_000_000, 0)}
+	w.do(ConfigLoaded{Config: c})
+	speak := func(seconds int, said []AgentSaid) { // not all at once
+		for range seconds {
+			for _, state := range said {
+				w.do(state)
+				w.pass(time.Second / time.Duration(len(said)))
+			}
+		}
+	}
+	speak(15, all)
+	w.log = nil
+	speak(20, all[:1])
+	speak(6, all)
+	want := []Transition{
+		{Kind: "agent", Name: "web-01, web-02, web-03 and 26 more", From: "heard", To: "silent", Reason: "it was not heard for 12s"},
+		{Kind: "agent", Name: "web-01, web-02, web-03 and 26 more", From: "silent", To: "heard", Reason: "its messages come"},
+	}
+	if !slices.Equal(w.log, want) {
+		t.Errorf("%+v", w.log)
+	}
+}
+
+func TestAStartTellsOnceThatAllAgentsAreHeard(t *testing.T) {
+	c := parse(t, stateless)
+	c.Agents = &config.Agents{}
+	w := &world{t: t, state: New(time.Unix(1_800_000_000, 0)), now: time.Unix(1_800_000_000, 0)}
+	w.do(ConfigLoaded{Config: c})
+	w.speak(heardAfter+2*time.Second, AgentSaid{Backend: "web-1"}, serves)
+	if n := len(w.log); n == 0 || w.log[n-1] != (Transition{Kind: "controller", Name: "agents", From: "unknown", To: "heard", Reason: "none of 2 is silent"}) {
+		t.Errorf("%+v", w.log)
 	}
 }
 

@@ -77,14 +77,17 @@ func (in *inputs) agrees() bool {
 }
 
 func (e AgreementSeen) apply(s *State) {
-	a := &s.agreement
+	b, a := &s.buckets, &s.buckets.agreement
 	former := a.seen
+	if a.away != "" {
+		s.note("buckets", "etcd", "lost", "answers", "bucket maps are agreed on again")
+	}
 	wasAway := a.away != "" || former == nil
 	if wasAway {
 		a.answersSince = s.now
 	}
 	a.seen, a.away = e.Seen, ""
-	if told := s.agreement.told(s.machineName()); !told.Withdrawn && a.rejoined > 0 && told.Number >= a.rejoined {
+	if told := a.told(s.machineName()); !told.Withdrawn && a.rejoined > 0 && told.Number >= a.rejoined {
 		a.saidWithdrawn, a.rejoined = false, 0
 	}
 	switch {
@@ -100,65 +103,64 @@ func (e AgreementSeen) apply(s *State) {
 		!reflect.DeepEqual(former.Told, e.Seen.Told) || !reflect.DeepEqual(former.Verdicts, e.Seen.Verdicts)
 	for _, service := range s.stateless() {
 		if isNews || former.Maps[service].Revision != e.Seen.Maps[service].Revision {
-			s.buckets.due.add(service)
+			b.due.add(service)
 		}
 	}
 }
 
 func (e AgreementAway) apply(s *State) {
-	if s.agreement.away == e.Reason {
+	a := &s.buckets.agreement
+	if a.away == e.Reason {
 		return
 	}
-	if s.agreement.away == "" {
-		s.note("buckets", "etcd", "answers", "lost", e.Reason)
+	if a.away == "" {
+		s.note("buckets", "etcd", "answers", "lost", "only buckets of dead backends move: "+e.Reason)
 	}
-	s.agreement.away = e.Reason
-	s.agreement.leadsSince = time.Time{}
+	a.away, a.leadsSince = e.Reason, time.Time{}
 	s.buckets.due.add(s.stateless()...)
 }
 
-// agreeAgain is when time alone is the next to change something; zero: it does not.
-func (s *State) agreeAgain() (next earliest) {
-	a := &s.agreement
-	if s.current.agrees() && a.seen != nil && a.away == "" {
+// setAgain to when time alone is the next to change something.
+func (a *agreementState) setAgain(at *step, withdrawnAt time.Time) {
+	a.again = earliest{}
+	if at.current.agrees() && a.seen != nil && a.away == "" {
 		for _, after := range []time.Duration{registeredAfter, waitedAfter} {
-			if at := a.answersSince.Add(after); at.After(s.now) {
-				next.add(at)
+			if due := a.answersSince.Add(after); due.After(at.now) {
+				a.again.add(due)
 			}
 		}
 	}
-	if at := s.withdrawnAt(); at.After(s.now) {
-		next.add(at)
+	if withdrawnAt.After(at.now) {
+		a.again.add(withdrawnAt)
 	}
-	return next
 }
 
 // withdrawnAt is when routers have moved away from this machine, which is drained by
 // command; zero: it is not.
-func (s *State) withdrawnAt() time.Time {
-	if s.drains.machine == nil {
+func (ds *drainsState) withdrawnAt() time.Time {
+	if ds.machine == nil {
 		return time.Time{}
 	}
-	return s.drains.machine.until.Add(withdrawnAfter)
+	return ds.machine.until.Add(withdrawnAfter)
 }
 
-func (s *State) isWithdrawn() bool {
-	at := s.withdrawnAt()
-	return !at.IsZero() && !s.now.Before(at) && !s.routes.announceAnything()
+func (rs *routesState) isWithdrawn(at *step) bool {
+	due := rs.drains.withdrawnAt()
+	return !due.IsZero() && !at.now.Before(due) && !rs.announceAnything()
 }
 
 // part of this machine in a service's map.
-func (s *State) part(service string) *agreement.Part {
-	c, a := s.current.config, &s.agreement
+func (b *bucketState) part(at *step, service string) *agreement.Part {
+	c, a := at.current.config, &b.agreement
 	p := &agreement.Part{
-		Machine: c.Machine.Name, Shard: c.Machine.Shard, Service: service, Machines: s.current.sharers(),
-		Own: s.buckets.maps[service], OwnUncertain: s.buckets.uncertain[service], Seen: a.seen, Away: a.away != "",
+		Machine: c.Machine.Name, Shard: c.Machine.Shard, Service: service, Machines: at.current.sharers(),
+		Own: b.maps[service], OwnUncertain: b.uncertain[service], Seen: a.seen, Away: a.away != "",
 	}
 	if a.seen == nil {
 		return p
 	}
-	answers := s.now.Sub(a.answersSince)
-	p.Waited = answers >= waitedAfter || s.buckets.lacking[service]
+	answers := at.now.Sub(a.answersSince)
+	p.Waited = answers >= waitedAfter || b.lacking[service]
 	p.Registered = answers >= registeredAfter || !slices.ContainsFunc(p.Set(), func(machine string) bool {
 		return machine != p.Machine && a.seen.Verdicts[machine] == nil
 	})
@@ -176,26 +178,26 @@ func (in *inputs) sharers() []string {
 
 // nextAgreed is the map that this machine runs of a service, and what it proposes; nil:
 // it has none yet.
-func (s *State) nextAgreed(service *config.Service, group *planv1.Group) *buckets.Map {
-	p := s.part(service.Name)
-	local := s.situation(service, group)
+func (b *bucketState) nextAgreed(at *step, h *healthState, service *config.Service, group *planv1.Group) *buckets.Map {
+	p := b.part(at, service.Name)
+	local := b.situation(at, h, service, group)
 	run := p.Run(local)
 	if run != nil && run != p.Own {
-		delete(s.buckets.uncertain, service.Name)
+		delete(b.uncertain, service.Name)
 	}
 	switch {
 	case run != nil && run.NamesOthers(local.Backends):
-		s.buckets.lacking[service.Name] = true
+		b.lacking[service.Name] = true
 		run = withoutOthers(run, local)
 	case run == nil || run.MadeOf == 0: // else it is still what was made without others
-		delete(s.buckets.lacking, service.Name)
+		delete(b.lacking, service.Name)
 	}
-	delete(s.agreement.proposals, service.Name)
-	if s.health.firstRound {
-		agreed := s.situation(service, s.votedGroup(service, group))
-		agreed.Counts = s.buckets.countsSince(service.Name, s.agreement.leadsSince)
+	delete(b.agreement.proposals, service.Name)
+	if h.firstRound {
+		agreed := b.situation(at, h, service, b.votedGroup(at, h, service, group))
+		agreed.Counts = b.countsSince(service.Name, b.agreement.leadsSince)
 		if proposal := p.Propose(agreed); proposal != nil {
-			s.agreement.proposals[service.Name] = proposal
+			b.agreement.proposals[service.Name] = proposal
 		}
 	}
 	return run
@@ -229,13 +231,13 @@ func (b *bucketState) countsSince(service string, since time.Time) map[string]bu
 
 // votedGroup has the states that the majority of live controllers finds, and drains of
 // all machines.
-func (s *State) votedGroup(service *config.Service, group *planv1.Group) *planv1.Group {
-	seen, machine := s.agreement.seen, s.machineName()
+func (b *bucketState) votedGroup(at *step, h *healthState, service *config.Service, group *planv1.Group) *planv1.Group {
+	seen, machine := b.agreement.seen, at.machineName()
 	voted := &planv1.Group{Name: group.GetName()}
 	for i, m := range group.GetMembers() {
 		state := m.GetState()
 		if state != stateDisabled {
-			votes := append(seen.Votes(machine, group.GetName(), m.GetBackend()), s.vote(service.Members[i], m))
+			votes := append(seen.Votes(machine, group.GetName(), m.GetBackend()), b.vote(at, h, service.Members[i], m))
 			switch agreement.Majority(votes) {
 			case agreement.Down:
 				state = stateDown
@@ -245,7 +247,7 @@ func (s *State) votedGroup(service *config.Service, group *planv1.Group) *planv1
 				state = stateActive
 			}
 		}
-		if state == stateActive && (m.GetWeight() == 0 || len(seen.DrainedOn(m.GetBackend(), s.current.sharers())) > 0) {
+		if state == stateActive && (m.GetWeight() == 0 || len(seen.DrainedOn(m.GetBackend(), at.current.sharers())) > 0) {
 			state = stateDraining
 		}
 		voted.Members = append(voted.Members, &planv1.Member{Backend: m.GetBackend(), Weight: m.GetWeight(), State: state})
@@ -254,7 +256,7 @@ func (s *State) votedGroup(service *config.Service, group *planv1.Group) *planv1
 }
 
 // vote of this machine about a member.
-func (s *State) vote(member config.Member, m *planv1.Member) agreement.Vote {
+func (b *bucketState) vote(at *step, h *healthState, member config.Member, m *planv1.Member) agreement.Vote {
 	switch m.GetState() {
 	case stateActive:
 		return agreement.TakesNew
@@ -262,8 +264,8 @@ func (s *State) vote(member config.Member, m *planv1.Member) agreement.Vote {
 		return agreement.Keeps
 	case stateDown:
 		switch {
-		case !s.health.judgedBefore(&s.step, member):
-		case s.agents.speaks(m.GetBackend()):
+		case !h.judgedBefore(at, member):
+		case b.agents.speaks(m.GetBackend()):
 			return agreement.Keeps
 		default:
 			return agreement.Down
@@ -275,13 +277,10 @@ func (s *State) vote(member config.Member, m *planv1.Member) agreement.Vote {
 // DrainedElsewhere says why buckets do not come back to a backend when it is no longer
 // drained here, and what ends that; empty: they do, or it has none.
 func (s *State) DrainedElsewhere(backend string) string {
-	hasBuckets := slices.ContainsFunc(s.stateless(), func(service string) bool {
-		return slices.ContainsFunc(s.current.byName[service].Members, func(m config.Member) bool { return m.Backend.Name == backend })
-	})
-	if !s.current.agrees() || !hasBuckets {
+	if !s.current.agrees() || len(s.current.statelessWith(backend)) == 0 {
 		return ""
 	}
-	others := s.agreement.seen.DrainedOn(backend, s.current.sharers()[1:])
+	others := s.buckets.agreement.seen.DrainedOn(backend, s.current.sharers()[1:])
 	if len(others) == 0 {
 		return ""
 	}
@@ -289,25 +288,25 @@ func (s *State) DrainedElsewhere(backend string) string {
 }
 
 // verdicts of this machine by the plan that is wanted. One that is cut off has none.
-func (s *State) verdicts() agreement.Verdicts {
+func (b *bucketState) verdicts(at *step, h *healthState, wanted *planv1.Plan) agreement.Verdicts {
 	verdicts := agreement.Verdicts{}
-	if !s.health.cutOffSince.IsZero() {
+	if !h.cutOffSince.IsZero() {
 		return verdicts
 	}
 	needed := map[string]*config.Service{}
-	for i := range s.current.services {
-		if service := &s.current.services[i]; service.Mode == config.ModeStateless {
+	for i := range at.current.services {
+		if service := &at.current.services[i]; service.Mode == config.ModeStateless {
 			needed[service.Group] = service
 		}
 	}
-	for _, group := range s.forwarder.wanted.GetGroups() {
+	for _, group := range wanted.GetGroups() {
 		service := needed[group.GetName()]
 		if service == nil || len(service.Members) != len(group.GetMembers()) {
 			continue
 		}
 		votes := map[string]agreement.Vote{}
 		for i, m := range group.GetMembers() {
-			if vote := s.vote(service.Members[i], m); vote != agreement.Unknown {
+			if vote := b.vote(at, h, service.Members[i], m); vote != agreement.Unknown {
 				votes[m.GetBackend()] = vote
 			}
 		}
@@ -318,8 +317,9 @@ func (s *State) verdicts() agreement.Verdicts {
 
 // decideAgreement is what this machine is to have in etcd; nil: it shares nothing.
 func (s *State) decideAgreement() *Agreement {
-	a := &s.agreement
-	if !s.agreementDue() {
+	b, a := &s.buckets, &s.buckets.agreement
+	isDrained, isWithdrawn := s.routes.drains.machine != nil, s.routes.isWithdrawn(&s.step)
+	if !a.basis.differs(s.plan.decisions, b.acknowledgements, s.health.commands, a.seen, a.away, isDrained, isWithdrawn) {
 		return a.wanted
 	}
 	if !s.current.agrees() || !s.forwarder.met {
@@ -329,16 +329,16 @@ func (s *State) decideAgreement() *Agreement {
 	c := s.current.config
 	next := &Agreement{
 		Machine: c.Machine.Name, Shard: c.Machine.Shard, Lead: s.health.firstRound && s.health.cutOffSince.IsZero(),
-		Verdicts: s.verdicts(), Proposals: maps.Clone(a.proposals),
+		Verdicts: b.verdicts(&s.step, &s.health, s.plan.wanted), Proposals: maps.Clone(a.proposals),
 		Told: agreement.Told{Shard: c.Machine.Shard, Maps: map[string]uint64{}, Drained: slices.Sorted(maps.Keys(s.health.drained))},
 	}
 	for _, service := range s.stateless() {
-		next.Told.Maps[service] = s.buckets.acknowledged[service]
+		next.Told.Maps[service] = b.acknowledged[service]
 	}
-	s.tellWithdrawal(next)
-	s.proposeRemovals(next)
+	b.tellWithdrawal(&s.step, next, isDrained, isWithdrawn)
+	b.proposeRemovals(&s.step, next)
 	// After one of a clock that has been set back since, too.
-	next.Told.Number = max(uint64(s.now.UnixNano()), s.agreement.told(s.machineName()).Number+1)
+	next.Told.Number = max(uint64(s.now.UnixNano()), a.told(s.machineName()).Number+1)
 	if a.wanted != nil {
 		next.Told.Number = max(next.Told.Number, a.wanted.Told.Number+1)
 	}
@@ -361,22 +361,22 @@ func sameTold(a, b agreement.Told) bool {
 // tellWithdrawal says whether packets come here. A machine that had withdrawn says
 // that they come again when it has the present maps, and announces after that; until
 // then etcd keeps what it has.
-func (s *State) tellWithdrawal(next *Agreement) {
-	a := &s.agreement
-	if s.isWithdrawn() {
+func (b *bucketState) tellWithdrawal(at *step, next *Agreement, isDrained, isWithdrawn bool) {
+	a := &b.agreement
+	if isWithdrawn {
 		next.Told.Withdrawn = true
 		a.saidWithdrawn, a.rejoined = true, 0
 		return
 	}
-	stored := s.agreement.told(s.machineName())
-	if !s.isToldWithdrawn() {
+	stored := a.told(at.machineName())
+	if !b.isToldWithdrawn(at) {
 		return
 	}
 	a.saidWithdrawn = true
 	next.Rejoins = map[string]int64{}
-	for _, service := range s.stateless() {
-		m := s.agreement.stored(service)
-		if s.drains.machine != nil || !s.hasPresent(service, m) {
+	for _, service := range at.stateless() {
+		m := a.stored(service)
+		if isDrained || !b.hasPresent(service, m) {
 			next.Told.Withdrawn, next.Rejoins = stored.Withdrawn, nil
 			a.rejoined = 0
 			return
@@ -386,28 +386,28 @@ func (s *State) tellWithdrawal(next *Agreement) {
 }
 
 // isToldWithdrawn: etcd has this machine withdrawn, or may have.
-func (s *State) isToldWithdrawn() bool {
-	return s.agreement.saidWithdrawn || s.agreement.told(s.machineName()).Withdrawn
+func (b *bucketState) isToldWithdrawn(at *step) bool {
+	return b.agreement.saidWithdrawn || b.agreement.told(at.machineName()).Withdrawn
 }
 
 // hasPresent says whether the forwarder has the map that etcd holds; or there is none,
 // as the service never had a backend.
-func (s *State) hasPresent(service string, stored agreement.Stored) bool {
+func (b *bucketState) hasPresent(service string, stored agreement.Stored) bool {
 	if stored.Map == nil {
-		return stored.Revision == 0 && s.agreement.seen != nil && s.buckets.maps[service] == nil
+		return stored.Revision == 0 && b.agreement.seen != nil && b.maps[service] == nil
 	}
-	return stored.Map.Generation == s.buckets.acknowledged[service]
+	return stored.Map.Generation == b.acknowledged[service]
 }
 
 // proposeRemovals of maps whose services the config does not have any more, and no
 // machine either.
-func (s *State) proposeRemovals(next *Agreement) {
-	seen := s.agreement.seen
-	if seen == nil || !seen.Leads || s.agreement.away != "" {
+func (b *bucketState) proposeRemovals(at *step, next *Agreement) {
+	seen := b.agreement.seen
+	if seen == nil || !seen.Leads || b.agreement.away != "" {
 		return
 	}
 	for service, stored := range seen.Maps {
-		isConfigured := slices.ContainsFunc(s.current.config.Services, func(c config.Service) bool { return c.Name == service })
+		isConfigured := slices.ContainsFunc(at.current.config.Services, func(c config.Service) bool { return c.Name == service })
 		if isConfigured {
 			continue
 		}
@@ -424,15 +424,15 @@ func (s *State) proposeRemovals(next *Agreement) {
 
 // whyBucketsWait says why a stateless service may not be announced yet, though it has
 // backends; empty: it may.
-func (s *State) whyBucketsWait(service *config.Service) string {
-	if service.Mode != config.ModeStateless || !s.current.agrees() {
+func (b *bucketState) whyWaits(at *step, service *config.Service) string {
+	if service.Mode != config.ModeStateless || !at.current.agrees() {
 		return ""
 	}
-	a := &s.agreement
+	a := &b.agreement
 	switch {
-	case s.buckets.maps[service.Name] == nil:
+	case b.maps[service.Name] == nil:
 		return "waiting for the bucket map that the load balancers share: " + cmp.Or(a.away, "etcd has none yet that could be used")
-	case s.isToldWithdrawn():
+	case b.isToldWithdrawn(at):
 		return "waiting until etcd says that packets come here again, so that moves of buckets wait for this machine: " + cmp.Or(a.away, "it takes the present bucket maps first")
 	}
 	return ""
@@ -465,15 +465,15 @@ type AgreementView struct {
 	MadeAlone bool
 }
 
-func (s *State) viewAgreement(service string) *AgreementView {
-	if !s.current.agrees() {
+func (b *bucketState) viewAgreement(at *step, service string) *AgreementView {
+	if !at.current.agrees() {
 		return nil
 	}
-	p := s.part(service)
+	p := b.part(at, service)
 	view := &AgreementView{Lags: p.Lags(), Problem: p.Missing(), MadeAlone: p.Own != nil && p.Own.MadeOf > 0}
 	switch {
 	case p.Away:
-		view.Problem = "etcd does not answer, so only buckets of dead backends move: " + s.agreement.away
+		view.Problem = "etcd does not answer, so only buckets of dead backends move: " + b.agreement.away
 	case p.Seen == nil:
 		view.Problem = "etcd has not been read yet"
 	default:
@@ -489,7 +489,7 @@ func (s *State) viewAgreement(service string) *AgreementView {
 }
 
 // bucketGenerations of a plan's maps, as agreed on.
-func (s *State) bucketGenerations(plan *planv1.Plan) map[string]uint64 {
+func (b *bucketState) generations(at *step, plan *planv1.Plan) map[string]uint64 {
 	generations := map[string]uint64{}
 	for _, service := range plan.GetServices() {
 		running := service.GetBucketMap()
@@ -497,10 +497,10 @@ func (s *State) bucketGenerations(plan *planv1.Plan) map[string]uint64 {
 			continue
 		}
 		generations[service.GetName()] = running.GetGeneration()
-		if m := s.buckets.maps[service.GetName()]; m != nil {
+		if m := b.maps[service.GetName()]; m != nil {
 			generations[service.GetName()] = m.Agreed()
 		}
-		if (s.buckets.uncertain[service.GetName()] || s.buckets.lacking[service.GetName()]) && s.current.agrees() {
+		if (b.uncertain[service.GetName()] || b.lacking[service.GetName()]) && at.current.agrees() {
 			generations[service.GetName()] = 0
 		}
 	}
@@ -508,21 +508,21 @@ func (s *State) bucketGenerations(plan *planv1.Plan) map[string]uint64 {
 }
 
 // situation of a service as this machine finds its members, or by other states.
-func (s *State) situation(service *config.Service, group *planv1.Group) buckets.Situation {
+func (b *bucketState) situation(at *step, h *healthState, service *config.Service, group *planv1.Group) buckets.Situation {
 	situation := compile.BucketSituation(service, group)
 	for i, m := range group.GetMembers() {
 		known := situation.Backends[m.GetBackend()]
 		switch {
 		case m.GetState() != stateDown:
-		case !s.health.judgedBefore(&s.step, service.Members[i]):
+		case !h.judgedBefore(at, service.Members[i]):
 			known.State = buckets.Unprobed
-		case s.agents.speaks(m.GetBackend()):
+		case b.agents.speaks(m.GetBackend()):
 			known.State = buckets.Alive
 		}
 		situation.Backends[m.GetBackend()] = known
 	}
-	s.buckets.unknown[service.Name] = s.agents.unknownMembers(s.current, s.buckets.maps[service.Name], &situation)
-	situation.Counts = s.buckets.counts[service.Name]
-	situation.MoveAgeMax, situation.Now = s.current.config.MoveAgeMax, s.now
+	b.unknown[service.Name] = b.agents.unknownMembers(at.current, b.maps[service.Name], &situation)
+	situation.Counts = b.counts[service.Name]
+	situation.MoveAgeMax, situation.Now = at.current.config.MoveAgeMax, at.now
 	return situation
 }

@@ -262,6 +262,15 @@ func TestWhileEtcdIsAwayOnlyDeadBackendsBucketsMove(t *testing.T) {
 	if now := f.machines[1].bucketMap(); !slices.Equal(now.ByBucket, made.ByBucket) {
 		t.Error("the leader has not taken up what all had made")
 	}
+	var told []string
+	for _, t := range f.machines[0].log {
+		if t.Kind == "buckets" && t.Name == "etcd" {
+			told = append(told, fmt.Sprintf("%s > %s: %s", t.From, t.To, t.Reason))
+		}
+	}
+	if want := []string{"answers > lost: only buckets of dead backends move: connection refused", "lost > answers: bucket maps are agreed on again"}; !slices.Equal(told, want) {
+		t.Errorf("told %q", told)
+	}
 }
 
 // What one alone found dead goes back to it when etcd answers.
@@ -375,7 +384,7 @@ func TestAMachineComesBackThoughAServiceHasNoMap(t *testing.T) {
 func TestNumbersOfWhatIsToldOnlyGrow(t *testing.T) {
 	f := startFleet(t)
 	w := f.machines[2]
-	seen := *w.state.agreement.seen
+	seen := *w.state.buckets.agreement.seen
 	told := seen.Told["lb-3"]
 	told.Number = 1 << 62
 	seen.Told = map[string]agreement.Told{"lb-3": told}

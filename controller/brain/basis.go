@@ -5,7 +5,6 @@ package brain
 
 import (
 	"slices"
-	"time"
 )
 
 // basis of a decision: comparable values as they are; and of what is too large for that, how
@@ -34,42 +33,11 @@ func (d *dueNames) add(names ...string) {
 
 // planBasis has apart what waits within `coalesce` for more of its kind; the rest (commands,
 // other configs, another forwarder) makes a plan in the same Step.
-func (s *State) planBasis() (urgent, waits basis) {
-	return basis{s.current, s.health.commands, s.forwarder.connections, s.awaitsMembers()},
-		basis{s.health.due.added, s.buckets.due.added, s.peers.changes, s.health.gateway}
-}
+type planBasis struct{ urgent, waits basis }
 
-// planDue notes since when the plan is outdated, and says whether it is to be decided now.
-func (s *State) planDue() bool {
-	urgent, waits := s.planBasis()
-	isOvertaken := s.forwarder.wanted != nil && s.forwarder.wanted.Generation < s.forwarder.numbered
-	isUrgent := isOvertaken || !slices.Equal(urgent, s.urgentBasis)
-	if s.current == nil || !isUrgent && slices.Equal(waits, s.waitsBasis) {
-		return false
+func (s *State) planBasis() planBasis {
+	return planBasis{
+		basis{s.current, s.health.commands, s.forwarder.connections, s.members.areAwaited(&s.plan)},
+		basis{s.health.due.added, s.buckets.due.added, s.peers.changes, s.health.gateway},
 	}
-	if s.outdatedSince.IsZero() {
-		s.outdatedSince = s.now
-	}
-	return isUrgent || s.now.Sub(s.outdatedSince) >= coalesce
-}
-
-func (s *State) flush() {
-	s.urgentBasis, s.waitsBasis = s.planBasis()
-	s.outdatedSince = time.Time{}
-	s.health.decideCutOff(&s.step)
-	s.decidePlan(s.health.decide(&s.step, &s.agents, &s.peers, s.forwarder.connections))
-	s.planDecisions++
-	s.planDue() // it may have made work for the next
-}
-
-// routesDue: while some are drained, time alone decides, too.
-func (s *State) routesDue() bool {
-	f := &s.forwarder
-	return s.routes.basis.differs(s.planDecisions, s.drains.changes, s.speaker, f.health.Reason(), f.refusal, f.accepted, f.generation,
-		f.resolutions, s.agreement.away, s.isToldWithdrawn()) || s.routes.draining
-}
-
-func (s *State) agreementDue() bool {
-	return s.agreement.basis.differs(s.planDecisions, s.buckets.acknowledgements, s.health.commands,
-		s.agreement.seen, s.agreement.away, s.drains.machine != nil, s.isWithdrawn())
 }

@@ -22,9 +22,9 @@ func (w *world) expectNothingMissed(event Event) {
 	if s.current == nil || len(s.current.config.Backends) > 20 {
 		return
 	}
-	again, isOutdated := s.Snapshot().state, !s.outdatedSince.IsZero()
-	again.agreement.basis = nil
-	if got, want := s.agreement.wanted, again.decideAgreement(); got != nil && want != nil {
+	again, isOutdated := s.Snapshot().state, !s.plan.outdatedSince.IsZero()
+	again.buckets.agreement.basis = nil
+	if got, want := s.buckets.agreement.wanted, again.decideAgreement(); got != nil && want != nil {
 		if isOutdated {
 			want.Verdicts = got.Verdicts // of the plan, but for probes that it waits for
 		}
@@ -35,8 +35,8 @@ func (w *world) expectNothingMissed(event Event) {
 	if s.routes.draining {
 		return // again in each Step
 	}
-	again.decideRoutes()
-	got, want := s.viewRoutes(), again.viewRoutes()
+	again.routes.decide(again.routesFrom())
+	got, want := s.routes.view(&s.step), again.routes.view(&again.step)
 	for i := range got {
 		if isOutdated && i < len(want) && strings.HasPrefix(got[i].Reason, "waiting for the first probe") {
 			want[i].Reason = got[i].Reason // so many of so many
@@ -46,18 +46,18 @@ func (w *world) expectNothingMissed(event Event) {
 		w.t.Fatalf("routes were not decided: %+v, not %+v", got, want)
 	}
 	again.health.basis = nil
-	if again.flush(); !isOutdated && s.forwarder.wanted != again.forwarder.wanted {
-		w.t.Fatalf("the plan was not decided: %v, not %v", s.forwarder.wanted, again.forwarder.wanted)
+	if again.flush(); !isOutdated && s.plan.wanted != again.plan.wanted {
+		w.t.Fatalf("the plan was not decided: %v, not %v", s.plan.wanted, again.plan.wanted)
 	}
 }
 
 func TestAStepWithoutNewsDecidesNothing(t *testing.T) {
 	w := servingWeb(t)
 	w.pass(coalesce)
-	former := w.state.planDecisions
+	former := w.state.plan.decisions
 	for _, event := range []Event{Tick{}, w.health(), NeighborState{}, ProbeResult{Target: w.last.Targets[0].Key(), OK: true, Reason: "another"}} {
 		event.apply(w.state)
-		if w.state.planDue() || w.state.routesDue() || w.state.planDecisions != former {
+		if w.state.plan.isDue(&w.state.step, w.state.planBasis()) || w.state.routes.areDue(w.state.routesFrom()) || w.state.plan.decisions != former {
 			t.Errorf("%T has the plan or routes decided anew", event)
 		}
 	}

@@ -5,9 +5,10 @@
 //	probe results ─► dampen ─► pools ─► members ─► plan
 //	forwarder, gateway, commands ───────────────┴─► routes
 //
-// Peers, agents, members, health and drains each own their state: their methods are given what
-// they need of others. State has the parts, what joins them (the plan, bucket maps, routes) and
-// the order of a Step. What is decided anew, and when, is in basis.go.
+// Each part owns its state, and its methods are given what they need of others: health, peers,
+// members, bucket maps (with agents and what etcd holds), the plan, the forwarder, routes (with
+// drains and the speaker), limits. State has the parts, what joins several of them, the answers
+// for people, and the order of a Step. What is decided anew, and when: basis.go.
 //
 // It is pure: it opens nothing, sends nothing, starts nothing and has no clock.
 // Every change of state has a reason that people see (Transition, View).
@@ -21,7 +22,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/guideway/guideway/controller/agreement"
 	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/compile"
 	"github.com/guideway/guideway/controller/config"
@@ -147,31 +147,17 @@ func (at *step) stateless() []string {
 // State is everything the brain remembers. Its zero value is not ready; use New.
 type State struct {
 	step
-	// What to return to when the forwarder refuses the config.
-	trusted  *inputs
-	rejected *inputs
-	configs  configStatus
+	configs configStatus
 
+	plan      planState
 	health    healthState
 	peers     peersState
 	forwarder forwarderState
-	speaker   speakerState
 	routes    routesState
-	drains    drainsState
 
-	// Of stateless services.
-	buckets   bucketState
-	agreement agreementState
-	agents    agentsState
-	members   membersState
-	// By group with a second chance; nil: no plan was seen yet.
-	tables tablesState
-
-	// By what the plan was decided last, and how often it was. Since when it is outdated;
-	// zero: it is not.
-	urgentBasis, waitsBasis basis
-	planDecisions           uint64
-	outdatedSince           time.Time
+	buckets bucketState // of stateless services
+	members membersState
+	limits  map[string]limitState // of the forwarder, by name
 }
 
 // inputs is one config with what follows from it alone.
@@ -229,20 +215,27 @@ type configStatus struct {
 	refused *inputs
 }
 
+func (c *configStatus) refuse(now time.Time, problem string, refused *inputs) {
+	c.stale, c.problem, c.problemAt, c.refused = true, problem, now, refused
+}
+
+func (c *configStatus) forgive() { c.stale, c.problem, c.refused = false, "", nil }
+
 // New makes the state of a controller that has just started.
 func New(now time.Time) *State {
 	return &State{
 		step:      step{now: now},
 		health:    newHealthState(),
 		peers:     peersState{verdicts: map[path]*damped{}, inherited: map[string]bool{}},
-		forwarder: forwarderState{health: judge.New(), pending: map[uint64]pendingPlan{}},
-		speaker:   speakerState{reason: "not yet connected"},
-		drains:    drainsState{services: map[string]*drain{}},
-		buckets:   newBucketState(),
+		plan:      planState{pending: map[uint64]pendingPlan{}},
+		forwarder: forwarderState{health: judge.New()},
+		buckets:   newBucketState(now),
+		limits:    map[string]limitState{},
 		members:   membersState{pools: map[string]poolMembers{}},
-		agents:    agentsState{said: map[string]agentSaid{}, since: now, again: earliest{now.Add(heardAfter)}},
-		agreement: agreementState{proposals: map[string]*agreement.Proposal{}},
-		routes:    routesState{byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{}},
+		routes: routesState{
+			byPrefix: map[netip.Prefix]*routeState{}, neighbors: map[netip.Addr]string{},
+			speaker: speakerState{reason: "not yet connected"}, drains: drainsState{services: map[string]*drain{}},
+		},
 	}
 }
 
@@ -250,49 +243,46 @@ func New(now time.Time) *State {
 // not go back.
 func (s *State) Step(event Event, now time.Time) Desired {
 	s.now, s.transitions, s.buckets.changed = now, nil, nil
-	config, plan, routes, members := s.current, s.forwarder.wanted, s.routes.changes, s.members.changes
+	config, plan, routes, members := s.current, s.plan.wanted, s.routes.changes, s.members.changes
 	event.apply(s)
 	s.judgeForwarder(func(h *judge.Forwarder) { h.Check(now) })
 	s.health.checkAgain(&s.step)
-	silent, allHeard := s.agents.check(now)
-	s.agentsChanged(silent)
 	s.checkMembers()
-	s.buckets.check(now)
-	if allHeard || s.agreement.again.isDue(now) {
-		s.buckets.due.add(s.stateless()...)
-	}
-	if s.planDue() {
+	s.buckets.check(&s.step, &s.health)
+	if s.plan.isDue(&s.step, s.planBasis()) {
 		s.flush()
 	}
-	s.noteServed()
-	if s.routesDue() {
-		s.decideRoutes()
-		s.noteWithdrawn()
+	if s.health.firstRound {
+		s.plan.noteServed()
+	}
+	if from := s.routesFrom(); s.routes.areDue(from) {
+		s.routes.decide(from)
+		s.routes.noteWithdrawn(&s.step)
 	}
 	d := s.desired()
-	d.ConfigChanged, d.PlanChanged = s.current != config, s.forwarder.wanted != plan
+	d.ConfigChanged, d.PlanChanged = s.current != config, s.plan.wanted != plan
 	d.RoutesChanged, d.MembersChanged = s.routes.changes != routes, s.members.changes != members
 	return d
 }
 
 func (s *State) desired() Desired {
 	d := Desired{Transitions: s.transitions, MapsChanged: s.buckets.changed}
-	d.Plan, d.Maps, d.Agreement = s.forwarder.wanted, s.buckets.maps, s.decideAgreement()
-	d.Withdrawn = s.agreement.saidWithdrawn
+	d.Plan, d.Maps, d.Agreement = s.plan.wanted, s.buckets.maps, s.decideAgreement()
+	d.Withdrawn = s.buckets.agreement.saidWithdrawn
 	d.Routes, d.RoutesPlan, d.RoutesDecided = s.routes.wanted, s.routes.plan, s.routes.decided
 	if s.forwarder.health.Reason() == "" {
-		d.Probing = s.forwarder.running.probing
+		d.Probing = s.plan.running.probing
 	}
 	if s.current != nil {
 		d.Config = s.current.config
 		d.Targets = s.current.targets
 	}
-	if s.trusted != nil {
-		d.Trusted = s.trusted.loaded
+	if s.plan.trusted != nil {
+		d.Trusted = s.plan.trusted.loaded
 	}
 	d.PeerWell = s.peers.isOneWell(s.current)
 	d.Again = s.again()
-	d.MeasureTraffic = s.drains.measureTraffic(s.now)
+	d.MeasureTraffic = s.routes.drains.measureTraffic(s.now)
 	d.Members = s.members.kept
 	return d
 }
@@ -300,19 +290,19 @@ func (s *State) desired() Desired {
 // again is when the next decision falls due without an event.
 func (s *State) again() time.Time {
 	var next earliest
-	if !s.outdatedSince.IsZero() {
-		next.add(s.outdatedSince.Add(coalesce))
+	if !s.plan.outdatedSince.IsZero() {
+		next.add(s.plan.outdatedSince.Add(coalesce))
 	}
-	if s.machineDraining() {
-		next.add(s.drains.machine.until)
+	if s.routes.machineDraining(&s.step) {
+		next.add(s.routes.drains.machine.until)
 	}
 	next.add(s.routes.drainEnd.at)
 	next.add(s.forwarder.health.Again())
 	next.add(s.health.againFirst.at)
-	next.add(s.buckets.closes)
-	next.add(s.agents.again.at)
-	next.add(s.members.again)
-	s.agreement.again = s.agreeAgain()
-	next.add(s.agreement.again.at)
+	next.add(s.buckets.closes.at)
+	next.add(s.buckets.agents.again.at)
+	next.add(s.members.again.at)
+	s.buckets.agreement.setAgain(&s.step, s.routes.drains.withdrawnAt())
+	next.add(s.buckets.agreement.again.at)
 	return next.at
 }

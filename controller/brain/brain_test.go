@@ -24,6 +24,7 @@ type world struct {
 	// The forwarder's side.
 	accepts    bool
 	running    *planv1.Plan
+	acceptedAt time.Time
 	unresolved []Unresolved
 	log        []Transition
 }
@@ -74,7 +75,7 @@ func (w *world) do(event Event) {
 }
 
 func (w *world) accept() {
-	w.running = w.last.Plan
+	w.running, w.acceptedAt = w.last.Plan, w.now
 	w.do(PlanAccepted{Generation: w.running.Generation})
 	w.status()
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/guideway/guideway/controller/agreement"
 	"github.com/guideway/guideway/controller/buckets"
 	"github.com/guideway/guideway/controller/config"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
@@ -24,8 +25,12 @@ type BucketMapsKept struct {
 	Withdrawn bool
 }
 
-// bucketState is all that is known of the services' maps, by service.
+// bucketState is all that is known of the services' maps, by service; of what etcd holds of
+// them, and of what the backends' agents say.
 type bucketState struct {
+	agreement agreementState
+	agents    agentsState
+
 	// Never edited. Services that the config does not have any more stay until the
 	// forwarder has taken a plan without them.
 	maps    map[string]*buckets.Map
@@ -47,19 +52,21 @@ type bucketState struct {
 	// By service, backends that wait until other agents accept theirs.
 	unknown map[string][]UnknownBackend
 	// When the first move closes by its age; zero: none is open.
-	closes time.Time
+	closes earliest
 }
 
-func newBucketState() bucketState {
+func newBucketState(now time.Time) bucketState {
 	return bucketState{
-		maps: map[string]*buckets.Map{}, next: map[string]*buckets.Map{}, acknowledged: map[string]uint64{},
+		agreement: agreementState{proposals: map[string]*agreement.Proposal{}},
+		agents:    agentsState{said: map[string]agentSaid{}, since: now, again: earliest{now.Add(heardAfter)}},
+		maps:      map[string]*buckets.Map{}, next: map[string]*buckets.Map{}, acknowledged: map[string]uint64{},
 		uncertain: map[string]bool{}, lacking: map[string]bool{}, counts: map[string]map[string]buckets.Count{}, due: dueNames{names: map[string]bool{}}, unknown: map[string][]UnknownBackend{},
 	}
 }
 
 func (e BucketMapsKept) apply(s *State) {
 	maps.Copy(s.buckets.maps, e.Maps)
-	s.agreement.saidWithdrawn = e.Withdrawn
+	s.buckets.agreement.saidWithdrawn = e.Withdrawn
 }
 
 func (b *bucketState) count(e AgentSaid) {
@@ -77,28 +84,28 @@ func (b *bucketState) count(e AgentSaid) {
 
 // inheritBuckets of the plan that the forwarder runs: it has those maps, and where
 // they are later than ours, ours are lost.
-func (s *State) inheritBuckets(plan *planv1.Plan) {
+func (b *bucketState) inherit(at *step, plan *planv1.Plan) {
 	addresses := addressesOf(plan)
-	s.buckets.acknowledged = map[string]uint64{}
-	s.buckets.acknowledgements++
+	b.acknowledged = map[string]uint64{}
+	b.acknowledgements++
 	for _, service := range plan.GetServices() {
 		running, name := service.GetBucketMap(), service.GetName()
 		if running == nil {
 			continue
 		}
-		known := s.buckets.maps[name]
-		s.buckets.acknowledged[name] = runs(known, running.GetGeneration())
+		known := b.maps[name]
+		b.acknowledged[name] = runs(known, running.GetGeneration())
 		if known == nil || known.Generation < running.GetGeneration() {
-			if len(running.GetByBucket()) == 0 && known == nil && s.current.agrees() {
+			if len(running.GetByBucket()) == 0 && known == nil && at.current.agrees() {
 				continue // it never had one
 			}
-			s.buckets.maps[name], s.buckets.uncertain[name] = buckets.FromPlan(running, addresses, s.now), true
-			if s.current.agrees() {
-				s.buckets.acknowledged[name] = 0
+			b.maps[name], b.uncertain[name] = buckets.FromPlan(running, addresses, at.now), true
+			if at.current.agrees() {
+				b.acknowledged[name] = 0
 			}
-			s.note("buckets", name, "", "as in the running plan", fmt.Sprintf("no map of generation %d is kept", running.GetGeneration()))
+			at.note("buckets", name, "", "as in the running plan", fmt.Sprintf("no map of generation %d is kept", running.GetGeneration()))
 		}
-		s.buckets.due.add(name)
+		b.due.add(name)
 	}
 }
 
@@ -122,72 +129,77 @@ func addressesOf(plan *planv1.Plan) map[string]netip.Addr {
 }
 
 // nextBuckets of a service: the map that goes into the plan.
-func (s *State) nextBuckets(service *config.Service, group *planv1.Group) *planv1.BucketMap {
-	if s.current.agrees() {
-		delete(s.buckets.due.names, service.Name)
-		next := s.nextAgreed(service, group)
+func (b *bucketState) nextPlanned(at *step, h *healthState, service *config.Service, group *planv1.Group) *planv1.BucketMap {
+	if at.current.agrees() {
+		delete(b.due.names, service.Name)
+		next := b.nextAgreed(at, h, service, group)
 		if next == nil {
 			return &planv1.BucketMap{}
 		}
-		s.buckets.next[service.Name] = next
+		b.next[service.Name] = next
 		return next.Plan()
 	}
-	former := s.buckets.maps[service.Name]
-	if former == nil && !s.health.firstRound {
+	former := b.maps[service.Name]
+	if former == nil && !h.firstRound {
 		// Else the first backend that answers gets all, and most of it moves on
 		// at once.
-		s.buckets.due.names[service.Name] = true // not outdated by it
+		b.due.names[service.Name] = true // not outdated by it
 		return &planv1.BucketMap{}
 	}
-	delete(s.buckets.due.names, service.Name)
+	delete(b.due.names, service.Name)
 	if former != nil && former.MadeOf > 0 { // there are no others any more that it is to agree with
 		own := *former
 		own.MadeOf, former = 0, &own
 	}
-	situation := s.situation(service, group)
-	situation.Acknowledged = s.buckets.acknowledged[service.Name]
+	situation := b.situation(at, h, service, group)
+	situation.Acknowledged = b.acknowledged[service.Name]
 	next := former.Next(situation)
-	s.buckets.next[service.Name] = next
+	b.next[service.Name] = next
 	return next.Plan()
 }
 
-func (s *State) bucketsDue(service string) bool {
-	return s.buckets.due.names[service] && (s.health.firstRound || s.buckets.maps[service] != nil || s.current.agrees())
+func (b *bucketState) isDue(at *step, h *healthState, service string) bool {
+	return b.due.names[service] && (h.firstRound || b.maps[service] != nil || at.current.agrees())
 }
 
 // commitBuckets: the maps that were made are those of the plan that is wanted.
-func (s *State) commitBuckets() {
-	for _, name := range slices.Sorted(maps.Keys(s.buckets.next)) {
-		next, former := s.buckets.next[name], s.buckets.maps[name]
+func (b *bucketState) commit(at *step) {
+	for _, name := range slices.Sorted(maps.Keys(b.next)) {
+		next, former := b.next[name], b.maps[name]
 		if next == former {
 			continue
 		}
-		s.buckets.maps[name] = next
-		s.buckets.changed = append(s.buckets.changed, name)
+		b.maps[name] = next
+		b.changed = append(b.changed, name)
 		if changes := buckets.Compare(former, next); changes != (buckets.Changes{}) {
-			s.note("buckets", name, "", fmt.Sprintf("generation %d", next.Generation), changes.String())
+			at.note("buckets", name, "", fmt.Sprintf("generation %d", next.Generation), changes.String())
 		}
-		if next.Generation == s.buckets.acknowledged[name] && len(next.Steps) == 0 {
-			delete(s.buckets.counts, name)
+		if next.Generation == b.acknowledged[name] && len(next.Steps) == 0 {
+			delete(b.counts, name)
 		}
 	}
-	clear(s.buckets.next)
-	s.buckets.closes = s.buckets.firstClose(&s.step)
+	clear(b.next)
+	b.closes = earliest{}
+	for name, m := range b.maps {
+		// What should be closed and is not waits for something else.
+		if due := m.Due(at.current.config.MoveAgeMax); at.current.isStateless(name) && due.After(at.now) {
+			b.closes.add(due)
+		}
+	}
 }
 
-// firstClose is when the next move closes by its age. What should be closed and
-// is not waits for something else.
-func (b *bucketState) firstClose(at *step) time.Time {
-	var first earliest
-	for name, m := range b.maps {
-		if !at.current.isStateless(name) {
-			continue
-		}
-		if due := m.Due(at.current.config.MoveAgeMax); due.After(at.now) {
-			first.add(due)
+// statelessWith a backend: the services.
+func (in *inputs) statelessWith(backend string) (services []string) {
+	for _, name := range in.stateless {
+		if hasMember(in.byName[name], backend) {
+			services = append(services, name)
 		}
 	}
-	return first.at
+	return services
+}
+
+func hasMember(service *config.Service, backend string) bool {
+	return slices.ContainsFunc(service.Members, func(m config.Member) bool { return m.Backend.Name == backend })
 }
 
 func (in *inputs) isStateless(name string) bool {
@@ -196,11 +208,16 @@ func (in *inputs) isStateless(name string) bool {
 }
 
 // check by time.
-func (b *bucketState) check(now time.Time) {
-	if b.closes.IsZero() || now.Before(b.closes) {
+func (b *bucketState) check(at *step, h *healthState) {
+	silent, allHeard := b.agents.check(at)
+	b.agentsChanged(at, h, silent)
+	if allHeard || b.agreement.again.isDue(at.now) {
+		b.due.add(at.stateless()...)
+	}
+	if !b.closes.isDue(at.now) {
 		return
 	}
-	b.closes = time.Time{}
+	b.closes = earliest{}
 	for name, m := range b.maps {
 		if len(m.Steps) > 0 {
 			b.due.add(name)
@@ -209,47 +226,34 @@ func (b *bucketState) check(now time.Time) {
 }
 
 // acknowledgeBuckets of a plan that the forwarder has taken.
-func (s *State) acknowledgeBuckets(generations map[string]uint64) {
-	for name := range s.buckets.maps {
-		if _, isThere := generations[name]; !isThere && !s.current.isStateless(name) {
-			delete(s.buckets.maps, name)
-			delete(s.buckets.counts, name)
-			delete(s.buckets.uncertain, name)
-			delete(s.buckets.lacking, name)
-			delete(s.agreement.proposals, name)
-			s.buckets.changed = append(s.buckets.changed, name)
+func (b *bucketState) acknowledge(at *step, generations map[string]uint64) {
+	for name := range b.maps {
+		if _, isThere := generations[name]; !isThere && !at.current.isStateless(name) {
+			delete(b.maps, name)
+			delete(b.counts, name)
+			delete(b.uncertain, name)
+			delete(b.lacking, name)
+			delete(b.agreement.proposals, name)
+			b.changed = append(b.changed, name)
 		}
 	}
 	for name, generation := range generations {
-		if s.buckets.acknowledged[name] != generation {
-			s.buckets.due.add(name)
+		if b.acknowledged[name] != generation {
+			b.due.add(name)
 		}
 	}
-	s.buckets.acknowledged = generations
-	s.buckets.acknowledgements++
+	b.acknowledged = generations
+	b.acknowledgements++
 }
 
-// renumberBuckets: the plan is as it was, and the maps in it may be agreed on since.
-func (s *State) renumberBuckets() {
-	f := &s.forwarder
-	generations := s.bucketGenerations(f.wanted)
-	if pending, known := f.pending[f.numbered]; known {
-		pending.maps = generations
-		f.pending[f.numbered] = pending
-	}
-	if f.accepted == f.numbered && !maps.Equal(generations, s.buckets.acknowledged) {
-		s.acknowledgeBuckets(generations)
-	}
-}
-
-func (s *State) viewBuckets(service string) *BucketsView {
-	m := s.buckets.maps[service]
-	if m == nil || !s.current.isStateless(service) {
+func (b *bucketState) view(at *step, service string) *BucketsView {
+	m := b.maps[service]
+	if m == nil || !at.current.isStateless(service) {
 		return nil
 	}
 	return &BucketsView{
-		Summary: m.Summarize(s.buckets.counts[service]), Count: len(m.Buckets), Generation: m.Agreed(), Agreement: s.viewAgreement(service),
-		Acknowledged: s.buckets.acknowledged[service], Waiting: m.Waiting, Unknown: s.buckets.unknown[service], MoveAgeMax: s.current.config.MoveAgeMax,
+		Summary: m.Summarize(b.counts[service]), Count: len(m.Buckets), Generation: m.Agreed(), Agreement: b.viewAgreement(at, service),
+		Acknowledged: b.acknowledged[service], Waiting: m.Waiting, Unknown: b.unknown[service], MoveAgeMax: at.current.config.MoveAgeMax,
 	}
 }
 

@@ -180,7 +180,7 @@ func TestAMoveEndsByItsAge(t *testing.T) {
 	w := drained(t)
 	w.accept()
 	w.pass(time.Second)
-	if again := w.state.buckets.closes; again.Sub(w.now) > 24*time.Hour || again.Sub(w.now) < 23*time.Hour {
+	if again := w.state.buckets.closes.at; again.Sub(w.now) > 24*time.Hour || again.Sub(w.now) < 23*time.Hour {
 		t.Errorf("asks to be woken in %v", again.Sub(w.now))
 	}
 	w.now = w.now.Add(24*time.Hour - 3*time.Second)
@@ -189,7 +189,7 @@ func TestAMoveEndsByItsAge(t *testing.T) {
 	w.expectMoves(128)
 	w.pass(3 * time.Second)
 	w.expectMoves(0)
-	if again := w.state.buckets.closes; !again.IsZero() {
+	if again := w.state.buckets.closes.at; !again.IsZero() {
 		t.Errorf("asks to be woken at %v", again)
 	}
 }

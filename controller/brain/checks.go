@@ -60,7 +60,7 @@ func (s *State) Backend(name string) (BackendDetail, bool) {
 		for _, c := range s.current.checks[compile.PoolBackend{Pool: pool, Backend: name}] {
 			view := checks[c]
 			if view == nil {
-				view = s.viewCheck(c)
+				view = s.health.viewCheck(&s.step, c)
 				checks[c] = view
 			}
 			view.Pools = append(view.Pools, pool)
@@ -83,12 +83,12 @@ func (s *State) Backend(name string) (BackendDetail, bool) {
 	return detail, true
 }
 
-func (s *State) viewCheck(c targetCheck) *CheckView {
-	d := s.health.verdicts[c.target]
-	at, _ := slices.BinarySearchFunc(s.current.targets, c.target, func(t compile.Target, key string) int { return cmp.Compare(t.Key(), key) })
-	target := &s.current.targets[at]
+func (h *healthState) viewCheck(at *step, c targetCheck) *CheckView {
+	d := h.verdicts[c.target]
+	index, _ := slices.BinarySearchFunc(at.current.targets, c.target, func(t compile.Target, key string) int { return cmp.Compare(t.Key(), key) })
+	target := &at.current.targets[index]
 	return &CheckView{
-		HealthCheck: s.current.config.HealthCheckNamed(c.name), Kind: target.HealthCheck.Kind(), Via: target.Via(), Address: target.Address,
+		HealthCheck: at.current.config.HealthCheckNamed(c.name), Kind: target.HealthCheck.Kind(), Via: target.Via(), Address: target.Address,
 		Verdict: [...]string{unknown: "unknown", up: "up", down: "down"}[d.verdict], Since: d.since, Contradicting: d.streak, Last: d.last,
 	}
 }
@@ -102,14 +102,14 @@ func (in *inputs) onlyService(group string) string {
 }
 
 // warnings of the latest probes of a member.
-func (s *State) warnings(m config.Member) []string {
+func (h *healthState) warnings(at *step, m config.Member) []string {
 	var found []string
-	if len(s.health.warned) == 0 {
+	if len(h.warned) == 0 {
 		return nil
 	}
 	for _, pool := range m.Pools {
-		for _, c := range s.current.checks[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}] {
-			if warning := s.health.verdicts[c.target].last.Warning; warning != "" && !slices.Contains(found, warning) {
+		for _, c := range at.current.checks[compile.PoolBackend{Pool: pool, Backend: m.Backend.Name}] {
+			if warning := h.verdicts[c.target].last.Warning; warning != "" && !slices.Contains(found, warning) {
 				found = append(found, warning)
 			}
 		}

@@ -9,6 +9,7 @@ package brain
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -170,70 +171,73 @@ func (e DrainBackend) apply(s *State) {
 }
 
 func (e DrainService) apply(s *State) {
-	s.drains.changes++
-	d := s.drains.services[e.Service]
+	s.routes.drains.changes++
+	d := s.routes.drains.services[e.Service]
 	switch {
 	case e.Drain && d != nil:
 		d.waitLonger(s.now, e.WaitMax)
 	case e.Drain:
-		s.drains.services[e.Service] = newDrain(s.now, e.WaitMax)
+		s.routes.drains.services[e.Service] = newDrain(s.now, e.WaitMax)
 		s.noteBy(e.Who, "service", e.Service, "serving", "drained", "drained by command")
 	case d != nil:
-		delete(s.drains.services, e.Service)
+		delete(s.routes.drains.services, e.Service)
 		s.noteBy(e.Who, "service", e.Service, "drained", "serving", "undrained by command")
 	}
 }
 
 func (e DrainMachine) apply(s *State) {
-	s.drains.changes++
-	d := s.drains.machine
+	s.routes.drains.changes++
+	d := s.routes.drains.machine
 	switch {
 	case e.Drain && d != nil:
 		d.waitLonger(s.now, e.WaitMax)
 	case e.Drain:
-		s.drains.machine = newDrain(s.now, e.WaitMax)
+		s.routes.drains.machine = newDrain(s.now, e.WaitMax)
 		s.noteBy(e.Who, "machine", s.machineName(), "serving", "drained", "drained by command")
 	case d != nil:
-		s.drains.machine = nil
+		s.routes.drains.machine = nil
 		s.noteBy(e.Who, "machine", s.machineName(), "drained", "serving", "undrained by command")
 	}
 }
 
 func (e Traffic) apply(s *State) {
-	s.drains.changes++
+	s.routes.drains.changes++
 	var all uint64
 	for _, packets := range e.Packets {
 		all += packets
 	}
-	if d := s.drains.machine; d != nil {
+	if d := s.routes.drains.machine; d != nil {
 		d.sample(all, s.now)
 	}
-	for name, d := range s.drains.services {
+	for name, d := range s.routes.drains.services {
 		d.sample(e.Packets[name], s.now)
 	}
 }
 
 // noteWithdrawn drains: their routes carry GRACEFUL_SHUTDOWN no more.
-func (s *State) noteWithdrawn() {
-	if d := s.drains.machine; d != nil && !d.withdrawn && !s.machineDraining() {
+func (rs *routesState) noteWithdrawn(at *step) {
+	if d := rs.drains.machine; d != nil && !d.withdrawn && !rs.machineDraining(at) {
 		d.withdrawn = true
 		if d.waits {
-			s.note("machine", s.machineName(), "draining", "drained", d.outcome())
+			at.note("machine", at.machineName(), "draining", "drained", d.outcome())
 		}
 	}
-	for name, d := range s.drains.services {
-		if !d.withdrawn && s.current != nil && !s.announcesService(name) {
+	for name, d := range rs.drains.services {
+		if !d.withdrawn && at.current != nil && !rs.announcesService(at, name) {
 			d.withdrawn = true
 			if d.waits {
-				s.note("service", name, "draining", "drained", d.outcome())
+				at.note("service", name, "draining", "drained", d.outcome())
 			}
 		}
 	}
 }
 
 // announcesService: at least one of its routes is announced.
-func (s *State) announcesService(name string) bool {
-	return s.routes.announce(s.current.routesOf[name])
+func (rs *routesState) announcesService(at *step, name string) bool {
+	return slices.ContainsFunc(at.current.routesOf[name], func(prefix netip.Prefix) bool {
+		r := rs.byPrefix[prefix]
+		return r != nil && r.announced
+	})
 }
 
 // measureTraffic: a drain waits for it.
@@ -270,13 +274,13 @@ func (ds *drainsState) of(a config.Route) *drain {
 
 // keepers are the services that are not drained on a route of this one, and the
 // first such route.
-func (s *State) keepers(service string) (prefix string, names []string) {
-	for _, a := range s.current.announceables {
+func (rs *routesState) keepers(at *step, service string) (prefix string, names []string) {
+	for _, a := range at.current.announceables {
 		if !slices.Contains(a.Services, service) {
 			continue
 		}
 		for _, name := range a.Services {
-			if s.drains.services[name] == nil {
+			if rs.drains.services[name] == nil {
 				names = append(names, name)
 			}
 		}
@@ -292,7 +296,7 @@ func (s *State) KeptRoute(service string) string {
 	if s.current == nil {
 		return ""
 	}
-	prefix, names := s.keepers(service)
+	prefix, names := s.routes.keepers(&s.step, service)
 	if len(names) == 0 {
 		return ""
 	}
@@ -307,7 +311,7 @@ type Drains struct {
 
 // Drained is what is drained by command.
 func (s *State) Drained() Drains {
-	return Drains{Machine: s.drains.machine != nil, Services: slices.Sorted(maps.Keys(s.drains.services)), Backends: slices.Sorted(maps.Keys(s.health.drained))}
+	return Drains{Machine: s.routes.drains.machine != nil, Services: slices.Sorted(maps.Keys(s.routes.drains.services)), Backends: slices.Sorted(maps.Keys(s.health.drained))}
 }
 
 // HasBackend reports whether a service of this machine has that backend.
@@ -329,12 +333,12 @@ func (s *State) LastBackend(name string) string {
 	var services, others []string
 	for i := range s.current.services {
 		service := &s.current.services[i]
-		if !slices.ContainsFunc(service.Members, func(m config.Member) bool { return m.Backend.Name == name }) {
+		if !hasMember(service, name) {
 			continue
 		}
-		if with, without := s.activeWithout(service, name); enough(service, with) && !enough(service, without) {
+		if with, without := s.health.activeWithout(&s.step, &s.peers, service, name); enough(service, with) && !enough(service, without) {
 			services = append(services, service.Name)
-			others = s.inactive(service, name)
+			others = s.health.inactive(service, name)
 			if service.BackendsMin > 1 {
 				others = append([]string{fmt.Sprintf("backends_min is %d", service.BackendsMin)}, others...)
 			}
@@ -352,10 +356,10 @@ func (s *State) LastBackend(name string) string {
 
 // activeWithout counts the backends that take a service's new connections, with
 // this one and without it.
-func (s *State) activeWithout(service *config.Service, name string) (with, without int) {
+func (h *healthState) activeWithout(at *step, peers *peersState, service *config.Service, name string) (with, without int) {
 	var now, then groupUse
 	for _, m := range service.Members {
-		if state, _ := s.health.stateOf(m); state != stateActive {
+		if state, _ := h.stateOf(m); state != stateActive {
 			continue
 		}
 		uses := []*groupUse{&now, &then}
@@ -370,14 +374,14 @@ func (s *State) activeWithout(service *config.Service, name string) (with, witho
 			}
 		}
 	}
-	rule := s.current.rules[service.Group]
-	return useOf(rule, &now, &s.peers), useOf(rule, &then, &s.peers)
+	rule := at.current.rules[service.Group]
+	return useOf(rule, &now, peers), useOf(rule, &then, peers)
 }
 
 // inactive backends of a service but this one, and why.
-func (s *State) inactive(service *config.Service, but string) (list []string) {
+func (h *healthState) inactive(service *config.Service, but string) (list []string) {
 	for _, m := range service.Members {
-		if state, b := s.health.stateOf(m); state != stateActive && b != nil && m.Backend.Name != but {
+		if state, b := h.stateOf(m); state != stateActive && b != nil && m.Backend.Name != but {
 			list = append(list, fmt.Sprintf("%s is %s: %s", m.Backend.Name, stateName(state), b.reason))
 		}
 	}
@@ -387,29 +391,29 @@ func (s *State) inactive(service *config.Service, but string) (list []string) {
 // LastMachine says why no other load balancer is known to take over what this one
 // announces; empty: one is, or nothing is announced.
 func (s *State) LastMachine() string {
-	if s.current == nil || s.drains.machine != nil || !s.routes.announceAnything() {
+	if s.current == nil || s.routes.drains.machine != nil || !s.routes.announceAnything() {
 		return ""
 	}
-	return s.noPeerKnown()
+	return s.peers.noneKnown(&s.step)
 }
 
 // LastMachineFor is the same for one service.
 func (s *State) LastMachineFor(service string) string {
-	if s.current == nil || s.drains.services[service] != nil || !s.announcesService(service) {
+	if s.current == nil || s.routes.drains.services[service] != nil || !s.routes.announcesService(&s.step, service) {
 		return ""
 	}
-	return s.noPeerKnown()
+	return s.peers.noneKnown(&s.step)
 }
 
 // noPeerKnown: as far as one machine can know it. Whether a peer that answers
 // announces, too, it cannot know.
-func (s *State) noPeerKnown() string {
+func (p *peersState) noneKnown(at *step) string {
 	var silent []string
-	for _, peer := range s.current.config.Peers {
-		if s.peers.isHealthy(peer.Name) {
+	for _, peer := range at.current.config.Peers {
+		if p.isHealthy(peer.Name) {
 			return ""
 		}
-		reason, _ := s.peers.reason(peer.Name)
+		reason, _ := p.reason(peer.Name)
 		silent = append(silent, fmt.Sprintf("%s (%s)", peer.Name, reason))
 	}
 	if len(silent) == 0 {

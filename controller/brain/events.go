@@ -130,17 +130,14 @@ func (e ConfigLoaded) apply(s *State) {
 		return
 	}
 	s.configs = configStatus{loadedAt: s.now}
-	s.rejected = nil
+	s.plan.rejected = nil
 	s.members.pools = pools
 	s.members.keep()
 	s.adopt(in)
 }
 
 func (e ConfigRefused) apply(s *State) {
-	s.configs.stale = true
-	s.configs.problem = e.Problem
-	s.configs.problemAt = s.now
-	s.configs.refused = nil
+	s.configs.refuse(s.now, e.Problem, nil)
 	s.noteBy(e.Who, "config", "config", "", "stale", e.Problem)
 }
 
@@ -160,6 +157,7 @@ func (s *State) adopt(in *inputs) {
 	maps.DeleteFunc(s.health.verdicts, func(key string, _ *damped) bool { return !wanted[key] })
 	maps.DeleteFunc(s.health.warned, func(key string, _ bool) bool { return !wanted[key] })
 	s.peers.adopt(in.config, s.now)
+	s.buckets.agents.adopt(in, s.now)
 	s.health.forgetRemoved(in.config.Backends)
 	s.health.inheritVerdicts(&s.step)
 	maps.DeleteFunc(s.routes.neighbors, func(address netip.Addr, _ string) bool { return !in.hasNeighbor(address) })

@@ -52,37 +52,40 @@ type RouteChange struct {
 func (s *State) Snapshot() Snapshot {
 	c := *s
 	c.transitions, c.buckets.changed = nil, nil
-	h, f, b := &c.health, &c.forwarder, &c.buckets
+	h, p, b := &c.health, &c.plan, &c.buckets
 	copyMaps(&h.due.names, &h.drained, &h.warned, &b.due.names, &b.uncertain, &b.lacking, &c.peers.inherited)
-	copyMaps(&h.active, &f.running.active)
+	copyMaps(&h.active, &p.running.active)
 	copyMaps(&h.inherited)
 	copyMaps(&h.pools)
 	copyMaps(&h.use)
 	copyMaps(&h.judgeAgain)
 	h.unconfirmed = slices.Clone(h.unconfirmed)
 	copyMaps(&b.maps, &b.next)
-	copyMaps(&b.acknowledged, &f.running.maps)
+	copyMaps(&b.acknowledged, &p.running.maps)
 	copyMaps(&b.unknown)
 	copyMaps(&b.counts)
 	for service, counts := range b.counts {
 		b.counts[service] = maps.Clone(counts)
 	}
-	copyMaps(&c.agreement.proposals)
+	copyMaps(&c.buckets.agreement.proposals)
 	copyMaps(&c.members.pools)
+	copyMaps(&c.limits)
 	copyMaps(&c.members.kept)
-	copyMaps(&c.agents.said)
-	c.tables = maps.Clone(c.tables)
-	copyMaps(&f.pending)
-	copyMaps(&f.unresolved)
+	copyMaps(&c.buckets.agents.said)
+	copyMaps(&c.buckets.agents.needed)
+	copyMaps(&c.buckets.agents.told)
+	p.tables = maps.Clone(p.tables)
+	copyMaps(&p.pending)
+	copyMaps(&c.forwarder.unresolved)
 	copyMaps(&c.routes.neighbors)
 	copyMaps(&c.routes.unresolved)
 	copyMaps(&c.routes.inherited)
-	c.routes.byPrefix, c.drains.services = copyValues(c.routes.byPrefix), copyValues(c.drains.services)
+	c.routes.byPrefix, c.routes.drains.services = copyValues(c.routes.byPrefix), copyValues(c.routes.drains.services)
 	c.peers.verdicts, h.verdicts = copyValues(c.peers.verdicts), copyValues(h.verdicts)
 	h.backends, h.flaps = copyValues(h.backends), copyValues(h.flaps)
-	if d := c.drains.machine; d != nil {
+	if d := c.routes.drains.machine; d != nil {
 		machine := *d
-		c.drains.machine = &machine
+		c.routes.drains.machine = &machine
 	}
 	return Snapshot{&c}
 }
@@ -105,11 +108,11 @@ func copyValues[K comparable, V any](from map[K]*V) map[K]*V {
 // Accepted returns the config that the forwarder runs, if that is what is wanted;
 // false: a plan is under way, or was refused, or there is none.
 func (s *State) Accepted() (running *config.Config, accepted bool) {
-	f := &s.forwarder
-	if s.current == nil || f.running.inputs != s.current || f.wanted == nil {
+	p := &s.plan
+	if s.current == nil || p.running.inputs != s.current || p.wanted == nil {
 		return nil, false
 	}
-	return s.current.loaded, f.accepted == f.wanted.Generation
+	return s.current.loaded, p.accepted == p.wanted.Generation
 }
 
 // Refused returns why this config, which was loaded, is not the one that plans
@@ -140,7 +143,7 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 		return nil
 	}
 	running := state.Config()
-	before := state.announcedRoutes(running == nil || running.BGP == nil && c.BGP != nil)
+	before := state.routes.announced(running == nil || running.BGP == nil && c.BGP != nil)
 	foreseen := &Foresight{RoutesHeard: len(before)}
 	foreseen.endSessions(state, c)
 	var probed []compile.Target
@@ -150,13 +153,13 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 	ConfigLoaded{Config: c}.apply(state)
 	foreseen.Unknown = state.members.assumeHeard(&state.step)
 	foreseen.NewProbes = targetsBeyond(probed, state.current.targets)
-	foreseen.AssumedActive = state.assumeActive()
+	foreseen.AssumedActive = state.health.assumeActive(&state.step)
 	state.flush()
-	foreseen.Plan = state.forwarder.wanted
+	foreseen.Plan = state.plan.wanted
 	state.assumeAccepted()
-	state.decideRoutes()
+	state.routes.decide(state.routesFrom())
 	bgpGone := running != nil && running.BGP != nil && c.BGP == nil
-	foreseen.Routes = routeChanges(before, state.announcedRoutes(bgpGone), state.routes.byPrefix)
+	foreseen.Routes = routeChanges(before, state.routes.announced(bgpGone), state.routes.byPrefix)
 	if foreseen.LastSessionEnds {
 		foreseen.addLastSession(before)
 	}
@@ -169,14 +172,14 @@ func (s Snapshot) Foresee(c *config.Config) *Foresight {
 }
 
 // assumeActive has the first probes pass of targets that are new.
-func (s *State) assumeActive() []string {
+func (h *healthState) assumeActive(at *step) []string {
 	assumed := map[string]bool{}
-	for _, t := range s.current.targets {
-		d := s.health.verdicts[t.Key()]
+	for _, t := range at.current.targets {
+		d := h.verdicts[t.Key()]
 		if d.probed || d.inherited {
 			continue
 		}
-		d.step(true, "assumed", s.now)
+		d.step(true, "assumed", at.now)
 		for _, at := range t.For {
 			assumed[at.Backend] = true
 		}
@@ -200,17 +203,14 @@ func targetsBeyond(before, targets []compile.Target) (added []compile.Target) {
 
 // assumeAccepted has the forwarder take the plan and find its next hops.
 func (s *State) assumeAccepted() {
-	f := &s.forwarder
-	f.accepted = f.wanted.Generation
-	if accepted, known := f.pending[f.accepted]; known {
-		f.running = accepted
-	}
-	f.generation, f.unresolved, f.refusal = f.accepted, nil, ""
+	s.plan.accept(PlanAccepted{Generation: s.plan.wanted.GetGeneration()})
+	s.plan.accepted, s.plan.refusal = s.plan.wanted.GetGeneration(), ""
+	s.forwarder.generation, s.forwarder.unresolved = s.plan.accepted, nil
 }
 
 // announcedRoutes as the controller decided; where BGP is gone, none.
-func (s *State) announcedRoutes(bgpGone bool) map[netip.Prefix]*routeState {
-	announced := copyValues(s.routes.byPrefix)
+func (rs *routesState) announced(bgpGone bool) map[netip.Prefix]*routeState {
+	announced := copyValues(rs.byPrefix)
 	maps.DeleteFunc(announced, func(_ netip.Prefix, r *routeState) bool { return bgpGone || !r.announced })
 	return announced
 }

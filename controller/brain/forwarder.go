@@ -1,24 +1,14 @@
 package brain
 
-// The forwarder: whether it is well (package judge), which plan it has.
+// The forwarder: whether it is well (package judge), and what it says of its plan.
 
 import (
 	"maps"
-	"time"
 
-	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 	"github.com/guideway/guideway/speaker/judge"
 )
 
 type forwarderState struct {
-	// The plan that it should have, and the config that this was compiled from.
-	wanted   *planv1.Plan
-	wantedOf *inputs
-	// The generation given last.
-	numbered uint64
-	// Per generation not yet accepted: what it can serve.
-	pending map[uint64]pendingPlan
-
 	met       bool // it told once what it runs
 	connected bool // plans can be pushed
 	// How often it connected.
@@ -27,11 +17,6 @@ type forwarderState struct {
 	health judge.Forwarder
 
 	generation uint64 // that it runs, by its latest status; 0: none since it was lost
-	accepted   uint64 // of ours; 0: none
-	acceptedAt time.Time
-	running    pendingPlan
-	warnings   []string
-	refusal    string
 
 	unresolved      map[string]Unresolved // by backend
 	resolutions     uint64                // how often that changed
@@ -42,26 +27,26 @@ func (e ForwarderConnected) apply(s *State) {
 	f := &s.forwarder
 	f.met, f.connected = true, true
 	f.connections++
-	if e.Plan.GetGeneration() != f.accepted {
-		f.accepted, f.running = 0, pendingPlan{}
+	if e.Plan.GetGeneration() != s.plan.accepted {
+		s.plan.accepted, s.plan.running = 0, pendingPlan{}
 		f.health.Require(0, s.now)
 	}
 	s.judgeForwarder(func(h *judge.Forwarder) { h.EndHandOver("its successor answers") })
 	s.health.inheritFrom(&s.step, e.Plan)
 	s.peers.inherit(e.Plan)
-	s.inheritBuckets(e.Plan)
-	if s.tables == nil {
-		s.tables = s.tables.after(e.Plan, true)
+	s.buckets.inherit(&s.step, e.Plan)
+	if s.plan.tables == nil {
+		s.plan.tables = s.plan.tables.after(e.Plan, true)
 	}
-	s.raiseGeneration(e.Plan.GetGeneration())
-	if s.forwarder.wanted != nil && e.Plan.GetGeneration() == s.forwarder.wanted.Generation {
+	s.plan.raiseGeneration(&s.step, e.Plan.GetGeneration())
+	if s.plan.wanted != nil && e.Plan.GetGeneration() == s.plan.wanted.Generation {
 		// Disconnected for a moment, or started with it from disk: our plan runs.
-		PlanAccepted{Generation: s.forwarder.wanted.Generation, Warnings: f.warnings}.apply(s)
+		PlanAccepted{Generation: s.plan.wanted.Generation, Warnings: s.plan.warnings}.apply(s)
 	}
-	if s.rejected != nil {
-		again := s.rejected
-		s.rejected = nil
-		s.configs.stale, s.configs.problem, s.configs.refused = false, "", nil
+	if s.plan.rejected != nil {
+		again := s.plan.rejected
+		s.plan.rejected = nil
+		s.configs.forgive()
 		s.adopt(again)
 	}
 }
@@ -98,7 +83,7 @@ func (e ForwarderStatus) apply(s *State) {
 	}
 	f.generation = e.Generation
 	f.restartRequired = e.RestartRequired
-	s.raiseGeneration(e.Generation)
+	s.plan.raiseGeneration(&s.step, e.Generation)
 }
 
 func (e ForwarderHandingOver) apply(s *State) {

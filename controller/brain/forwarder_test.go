@@ -20,7 +20,7 @@ func TestAForwarderThatIsWellIsAnnouncedWhetherOrNotPlansCanBePushed(t *testing.
 func TestAnAnswerFromBeforeThePlanWasAcceptedDoesNotWithdraw(t *testing.T) {
 	w := servingOne(t)
 	late := w.health()
-	late.Generation, late.Asked = late.Generation-1, w.state.forwarder.acceptedAt
+	late.Generation, late.Asked = late.Generation-1, w.acceptedAt
 	w.do(late)
 	w.expectRoutes(vip)
 	late.Asked = w.now

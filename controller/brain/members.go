@@ -38,7 +38,7 @@ type membersState struct {
 	kept    map[string]config.MemberSet
 	changes uint64 // how often that changed
 	// When the next member has drained; zero: none drains.
-	again time.Time
+	again earliest
 }
 
 // poolMembers is what is known of one pool.
@@ -272,19 +272,18 @@ const keptSuccessAge = time.Minute
 
 // keep for the next start, and note when the next one has drained.
 func (m *membersState) keep() {
-	var again earliest
+	m.again = earliest{}
 	kept := make(map[string]config.MemberSet, len(m.pools))
 	changed := len(m.pools) != len(m.kept)
 	for name, p := range m.pools {
 		for _, member := range p.leaving {
-			again.add(member.Until)
+			m.again.add(member.Until)
 		}
 		now, was := p.kept(), m.kept[name]
 		changed = changed || !slices.Equal(now.Listed, was.Listed) || !slices.Equal(now.Leaving, was.Leaving) ||
 			now.LastSuccess.Sub(was.LastSuccess) >= keptSuccessAge
 		kept[name] = now
 	}
-	m.again = again.at
 	if changed {
 		m.kept = kept
 		m.changes++
@@ -293,7 +292,7 @@ func (m *membersState) keep() {
 
 // checkMembers removes those that have drained.
 func (s *State) checkMembers() {
-	if s.members.again.IsZero() || s.now.Before(s.members.again) || s.current == nil {
+	if !s.members.again.isDue(s.now) || s.current == nil {
 		return
 	}
 	for name, p := range s.members.pools {
@@ -308,12 +307,12 @@ func (s *State) checkMembers() {
 	s.members.keep()
 }
 
-// awaitsMembers: a source was not asked yet whose pool would be empty in the first plan.
-func (s *State) awaitsMembers() bool {
-	if s.forwarder.wanted != nil {
+// areAwaited: a source was not asked yet whose pool would be empty in the first plan.
+func (m *membersState) areAwaited(plan *planState) bool {
+	if plan.wanted != nil {
 		return false
 	}
-	for _, p := range s.members.pools {
+	for _, p := range m.pools {
 		if !p.heard && len(p.all()) == 0 {
 			return true
 		}

@@ -14,8 +14,11 @@ import (
 	"github.com/guideway/guideway/controller/config"
 )
 
-// routesState is what is announced, and to whom.
+// routesState is what is announced, to whom, and what is withdrawn by command.
 type routesState struct {
+	speaker speakerState
+	drains  drainsState
+
 	byPrefix map[netip.Prefix]*routeState
 	wanted   []Route // from byPrefix, in order
 	basis    basis
@@ -67,52 +70,74 @@ type whyNoRoutes struct {
 
 func (w whyNoRoutes) reason() string { return cmp.Or(w.none, w.undecided, w.withheld) }
 
-// decideRoutes goes over every announceable prefix.
-func (s *State) decideRoutes() {
-	if s.current == nil {
+// routesFrom is what routes are decided by, beside what is theirs.
+type routesFrom struct {
+	*step
+	health    *healthState
+	forwarder *forwarderState
+	plan      *planState
+	buckets   *bucketState
+}
+
+func (s *State) routesFrom() routesFrom {
+	return routesFrom{&s.step, &s.health, &s.forwarder, &s.plan, &s.buckets}
+}
+
+// areDue: while some are drained, time alone decides, too.
+func (rs *routesState) areDue(from routesFrom) bool {
+	f, p, b := from.forwarder, from.plan, from.buckets
+	return rs.basis.differs(p.decisions, rs.drains.changes, rs.speaker, f.health.Reason(), p.refusal, p.accepted, f.generation,
+		f.resolutions, b.agreement.away, b.isToldWithdrawn(from.step)) || rs.draining
+}
+
+// decide on every announceable prefix.
+func (rs *routesState) decide(from routesFrom) {
+	at := from.step
+	if at.current == nil {
 		return
 	}
-	s.routes.unresolved = map[string]string{}
-	present := make(map[netip.Prefix]bool, len(s.current.announceables))
-	why, before := s.whyNoRoutes(), s.routes.changes
-	s.routes.draining, s.routes.drainEnd = why.draining, earliest{}
-	if why.undecided == "" && !s.routes.decided {
-		s.routes.decided = true
-		s.routes.changes++
+	rs.unresolved = map[string]string{}
+	present := make(map[netip.Prefix]bool, len(at.current.announceables))
+	why, before := rs.whyNone(from), rs.changes
+	rs.draining, rs.drainEnd = why.draining, earliest{}
+	if why.undecided == "" && !rs.decided {
+		rs.decided = true
+		rs.changes++
 	}
-	for _, a := range s.current.announceables {
+	for _, a := range at.current.announceables {
 		present[a.Prefix] = true
-		s.decideRoute(a, why)
+		rs.decideOne(from, a, why)
 	}
-	for prefix, r := range s.routes.byPrefix {
+	for prefix, r := range rs.byPrefix {
 		if !present[prefix] {
-			s.routes.set(&s.step, r, Route{}, false, "no service here has it any more", "")
-			delete(s.routes.byPrefix, prefix)
+			rs.set(at, r, Route{}, false, "no service here has it any more", "")
+			delete(rs.byPrefix, prefix)
 		}
 	}
-	if s.routes.changes != before {
-		s.routes.wanted = s.routes.list()
+	if rs.changes != before {
+		rs.wanted = rs.list()
 	}
 }
 
-func (s *State) decideRoute(a config.Route, why whyNoRoutes) {
-	r := s.routes.byPrefix[a.Prefix]
+func (rs *routesState) decideOne(from routesFrom, a config.Route, why whyNoRoutes) {
+	at := from.step
+	r := rs.byPrefix[a.Prefix]
 	if r == nil {
-		inherited := s.routes.inherited[a.Prefix]
-		r = &routeState{since: s.now, nextHopsResolved: inherited, inherited: inherited}
-		s.routes.byPrefix[a.Prefix] = r
+		inherited := rs.inherited[a.Prefix]
+		r = &routeState{since: at.now, nextHopsResolved: inherited, inherited: inherited}
+		rs.byPrefix[a.Prefix] = r
 	}
 	r.services = a.Services
 	if why.undecided != "" {
-		s.routes.set(&s.step, r, r.route, r.desired, "", why.undecided)
+		rs.set(at, r, r.route, r.desired, "", why.undecided)
 		return
 	}
 	if r.inherited {
 		r.announced, r.inherited = true, false // no news if it stays so
 	}
-	nextHop, haveNextHop := s.current.config.Machine.Address(a.Prefix.Addr())
+	nextHop, haveNextHop := at.current.config.Machine.Address(a.Prefix.Addr())
 	if !haveNextHop && a.Prefix.Addr().Is4() {
-		nextHop, haveNextHop = s.current.config.Machine.Address(netip.IPv6Unspecified()) // RFC 8950
+		nextHop, haveNextHop = at.current.config.Machine.Address(netip.IPv6Unspecified()) // RFC 8950
 	}
 	route := Route{Prefix: a.Prefix, NextHop: nextHop, GracefulShutdown: why.draining, Communities: a.Communities, LargeCommunities: a.LargeCommunities}
 	reason := why.none
@@ -121,13 +146,13 @@ func (s *State) decideRoute(a config.Route, why whyNoRoutes) {
 	case !haveNextHop:
 		reason = "the machine has no address of this family (machine.addresses)"
 	default:
-		reason = s.whyNotServed(a, r)
+		reason = rs.whyNotServed(from, a, r)
 	}
-	if d := s.drains.of(a); d != nil && reason == "" {
+	if d := rs.drains.of(a); d != nil && reason == "" {
 		route.GracefulShutdown = true
-		reason = s.routes.drain(d, r, s.now)
+		reason = rs.drain(d, r, at.now)
 	}
-	s.routes.set(&s.step, r, route, reason == "", reason, why.withheld)
+	rs.set(at, r, route, reason == "", reason, why.withheld)
 }
 
 // drain of services that are drained: it goes when the time of that is over,
@@ -169,57 +194,47 @@ func (rs *routesState) note(at *step, prefix string, announced bool, reason stri
 	}
 }
 
-// whyNoRoutes looks at what concerns the whole machine.
-func (s *State) whyNoRoutes() whyNoRoutes {
-	f := &s.forwarder
-	draining := s.machineDraining()
+// whyNone looks at what concerns the whole machine.
+func (rs *routesState) whyNone(from routesFrom) whyNoRoutes {
+	draining := rs.machineDraining(from.step)
 	switch {
-	case s.drains.machine != nil && !draining:
+	case rs.drains.machine != nil && !draining:
 		return whyNoRoutes{none: "the machine is drained"}
-	case !s.health.cutOffSince.IsZero():
+	case !from.health.cutOffSince.IsZero():
 		return whyNoRoutes{none: "this machine is cut off: every pool fails and its gateway does not answer"}
 	}
 	forwarder := ""
-	if reason := f.health.Reason(); reason != "" {
+	if reason := from.forwarder.health.Reason(); reason != "" {
 		forwarder = "forwarder: " + reason
 	}
-	if undecided := s.whyUndecided(); undecided != "" {
+	if undecided := rs.whyUndecided(from); undecided != "" {
 		return whyNoRoutes{undecided: cmp.Or(forwarder, undecided)}
 	}
 	speaker := ""
-	if s.current.config.Announces() && s.speaker.reason != "" {
-		speaker = "speaker: " + s.speaker.reason
+	if from.current.config.Announces() && rs.speaker.reason != "" {
+		speaker = "speaker: " + rs.speaker.reason
 	}
 	return whyNoRoutes{withheld: cmp.Or(forwarder, speaker), draining: draining}
 }
 
 // whyUndecided: with less than this known, a decision would be a guess.
-func (s *State) whyUndecided() string {
-	f := &s.forwarder
+func (rs *routesState) whyUndecided(from routesFrom) string {
 	switch {
-	case !s.health.firstRound:
-		return fmt.Sprintf("waiting for the first probe of %d of %d targets", s.health.unprobed(), len(s.health.verdicts))
-	case f.accepted == 0 && f.refusal != "":
-		return "the forwarder refuses the plan: " + f.refusal
-	case f.accepted == 0:
+	case !from.health.firstRound:
+		return fmt.Sprintf("waiting for the first probe of %d of %d targets", from.health.unprobed(), len(from.health.verdicts))
+	case from.plan.accepted == 0 && from.plan.refusal != "":
+		return "the forwarder refuses the plan: " + from.plan.refusal
+	case from.plan.accepted == 0:
 		return "waiting for the forwarder to accept the plan"
-	case s.current.config.Announces() && !s.speaker.met:
-		return "speaker: " + s.speaker.reason
+	case from.current.config.Announces() && !rs.speaker.met:
+		return "speaker: " + rs.speaker.reason
 	}
 	return ""
 }
 
 // machineDraining: routes are about to be withdrawn on purpose.
-func (s *State) machineDraining() bool {
-	return s.drains.machine != nil && s.now.Before(s.drains.machine.until) && s.routes.announceAnything()
-}
-
-// announce one of them.
-func (rs *routesState) announce(prefixes []netip.Prefix) bool {
-	return slices.ContainsFunc(prefixes, func(prefix netip.Prefix) bool {
-		r := rs.byPrefix[prefix]
-		return r != nil && r.announced
-	})
+func (rs *routesState) machineDraining(at *step) bool {
+	return rs.drains.machine != nil && at.now.Before(rs.drains.machine.until) && rs.announceAnything()
 }
 
 func (rs *routesState) announceAnything() bool {
@@ -233,31 +248,31 @@ func (rs *routesState) announceAnything() bool {
 
 // whyNotServed: at least one service on the prefix must have a backend, in the
 // plan that the forwarder runs too, or keep its route without one.
-func (s *State) whyNotServed(a config.Route, r *routeState) string {
+func (rs *routesState) whyNotServed(from routesFrom, a config.Route, r *routeState) string {
 	reason := "no backend"
 	for _, name := range a.Services {
-		service := s.current.byName[name]
+		service := from.current.byName[name]
 		keeps := keepsRoute(service)
-		why, tooFew := s.health.tooFew(service)
+		why, tooFew := from.health.tooFew(service)
 		switch {
 		case !keeps && tooFew:
 			if why != "" {
 				reason = "too few backends: " + why
 			}
-		case !s.forwarder.serves(s.current, a.Prefix, name, keeps):
+		case !from.plan.serves(from.current, a.Prefix, name, keeps):
 			reason = "waiting for the forwarder to accept the plan that serves it"
-		case s.whyBucketsWait(service) != "":
-			reason = s.whyBucketsWait(service)
+		case from.buckets.whyWaits(from.step, service) != "":
+			reason = from.buckets.whyWaits(from.step, service)
 		default:
-			return s.whyUnresolved(a, r)
+			return rs.whyUnresolved(from, a, r)
 		}
 	}
 	return reason
 }
 
 // serves: the plan that the forwarder has accepted serves the prefix already.
-func (f *forwarderState) serves(in *inputs, prefix netip.Prefix, service string, keeps bool) bool {
-	running := f.running
+func (p *planState) serves(in *inputs, prefix netip.Prefix, service string, keeps bool) bool {
+	running := p.running
 	return running.inputs != nil && running.inputs.offers[offer{prefix, service}] &&
 		(keeps || running.active[running.inputs.byName[service].Group] >= in.byName[service].BackendsMin)
 }
@@ -268,17 +283,17 @@ func keepsRoute(service *config.Service) bool {
 
 // whyUnresolved: before a prefix is announced the first time, the next hops of
 // its active backends must be known, or its first packets are dropped.
-func (s *State) whyUnresolved(a config.Route, r *routeState) string {
+func (rs *routesState) whyUnresolved(from routesFrom, a config.Route, r *routeState) string {
 	if r.nextHopsResolved {
 		return ""
 	}
 	for _, name := range a.Services {
-		if reason := s.whyGroupUnresolved(s.current.byName[name]); reason != "" {
+		if reason := rs.whyGroupUnresolved(from.health, from.forwarder, from.current.byName[name]); reason != "" {
 			return reason
 		}
 	}
 	// A status from before the plan knows nothing of its backends.
-	if s.forwarder.generation < s.forwarder.accepted {
+	if from.forwarder.generation < from.plan.accepted {
 		return "waiting for the forwarder's next hops"
 	}
 	r.nextHopsResolved = true
@@ -286,22 +301,22 @@ func (s *State) whyUnresolved(a config.Route, r *routeState) string {
 }
 
 // whyGroupUnresolved looks at a group once for all of its services.
-func (s *State) whyGroupUnresolved(service *config.Service) string {
-	if len(s.forwarder.unresolved) == 0 {
+func (rs *routesState) whyGroupUnresolved(h *healthState, f *forwarderState, service *config.Service) string {
+	if len(f.unresolved) == 0 {
 		return ""
 	}
-	reason, known := s.routes.unresolved[service.Group]
+	reason, known := rs.unresolved[service.Group]
 	if known {
 		return reason
 	}
 	for _, m := range service.Members {
-		u, missing := s.forwarder.unresolved[m.Backend.Name]
-		if missing && s.health.takesNew(service.Group, m) {
+		u, missing := f.unresolved[m.Backend.Name]
+		if missing && h.takesNew(service.Group, m) {
 			reason = fmt.Sprintf("next hop of backend %s (%s) is not resolved: %s", u.Backend, u.Address, u.Why)
 			break
 		}
 	}
-	s.routes.unresolved[service.Group] = reason
+	rs.unresolved[service.Group] = reason
 	return reason
 }
 

@@ -61,14 +61,14 @@ func (s *State) machineItself() Serving {
 	switch {
 	case s.current == nil:
 		return Serving{NotServing, "no config"}
-	case s.drains.machine != nil && s.machineDraining():
-		return Serving{Draining, s.drains.machine.progress()}
-	case s.drains.machine != nil:
+	case s.routes.drains.machine != nil && s.routes.machineDraining(&s.step):
+		return Serving{Draining, s.routes.drains.machine.progress()}
+	case s.routes.drains.machine != nil:
 		return Serving{Drained, "drained by command"}
 	case !s.health.cutOffSince.IsZero():
 		return Serving{CutOff, "every pool fails and the gateway " + s.health.gateway.address + " does not answer"}
 	}
-	if reason := s.whyNoRoutes().reason(); reason != "" {
+	if reason := s.routes.whyNone(s.routesFrom()).reason(); reason != "" {
 		return Serving{NotServing, reason}
 	}
 	if s.current.config.BGP != nil && !s.routes.sessionUp() {
@@ -88,7 +88,7 @@ func (s *State) servingService(service *config.Service) Serving {
 	default:
 		return Serving{NotServing, "the machine is " + m.State + ": " + m.Reason}
 	}
-	if s.drains.services[service.Name] != nil {
+	if s.routes.drains.services[service.Name] != nil {
 		return s.servingDrained(service.Name)
 	}
 	if reason, tooFew := s.health.tooFew(service); tooFew {
@@ -97,10 +97,10 @@ func (s *State) servingService(service *config.Service) Serving {
 		}
 		return Serving{NoBackend, reason}
 	}
-	if s.forwarder.running.active[service.Group] == 0 {
+	if s.plan.running.active[service.Group] == 0 {
 		return Serving{NotServing, "waiting for the forwarder to accept the plan that serves it"}
 	}
-	return s.servingRoutes(s.current.routesOf[service.Name])
+	return s.routes.serving(s.current.routesOf[service.Name])
 }
 
 // servingDrained: the service is drained by command, and served as long as a route
@@ -109,18 +109,18 @@ func (s *State) servingDrained(service string) Serving {
 	if kept := s.KeptRoute(service); kept != "" {
 		return Serving{Draining, "drained by command, but " + kept}
 	}
-	if s.announcesService(service) {
-		return Serving{Draining, s.drains.services[service].progress()}
+	if s.routes.announcesService(&s.step, service) {
+		return Serving{Draining, s.routes.drains.services[service].progress()}
 	}
 	return Serving{Drained, "drained by command"}
 }
 
 // servingRoutes: addresses that are not announced are not reached. One that
 // never is, because it lies in no prefix of ours, is routed by others.
-func (s *State) servingRoutes(prefixes []netip.Prefix) Serving {
+func (rs *routesState) serving(prefixes []netip.Prefix) Serving {
 	missing, reason := 0, ""
 	for _, prefix := range prefixes {
-		if r := s.routes.byPrefix[prefix]; r != nil && !r.announced {
+		if r := rs.byPrefix[prefix]; r != nil && !r.announced {
 			missing++
 			reason = fmt.Sprintf("%s is not announced: %s", prefix, r.reason)
 		}

@@ -13,7 +13,7 @@ type speakerState struct {
 }
 
 func (e SpeakerConnected) apply(s *State) {
-	if !s.speaker.met {
+	if !s.routes.speaker.met {
 		s.routes.inherited = make(map[netip.Prefix]bool, len(e.Prefixes))
 		for _, prefix := range e.Prefixes {
 			s.routes.inherited[prefix] = true
@@ -22,16 +22,16 @@ func (e SpeakerConnected) apply(s *State) {
 			}
 		}
 	}
-	if s.speaker.reason != "" {
+	if s.routes.speaker.reason != "" {
 		s.note("speaker", "speaker", "lost", "connected", "it answers")
 	}
-	s.speaker = speakerState{met: true}
+	s.routes.speaker = speakerState{met: true}
 }
 
 func (e SpeakerLost) apply(s *State) {
-	if s.speaker.reason == "" {
+	if s.routes.speaker.reason == "" {
 		s.note("speaker", "speaker", "connected", "lost", e.Reason)
 	}
-	s.speaker.reason = e.Reason
+	s.routes.speaker.reason = e.Reason
 	clear(s.routes.neighbors)
 }

@@ -58,14 +58,11 @@ func (t tablesState) after(plan *planv1.Plan, isServed bool) tablesState {
 
 // noteServed: once every backend was probed, and nothing that is known by now is
 // missing in the plan, connections are made by its tables.
-func (s *State) noteServed() {
-	if !s.health.firstRound || !s.outdatedSince.IsZero() {
-		return
-	}
-	for name, known := range s.tables {
-		if !known.isServed {
+func (p *planState) noteServed() {
+	for name, known := range p.tables {
+		if p.outdatedSince.IsZero() && !known.isServed {
 			known.isServed = true
-			s.tables[name] = known
+			p.tables[name] = known
 		}
 	}
 }

@@ -133,7 +133,7 @@ type RouteView struct {
 // changed. Backends are many: they are left out unless requested.
 func (s *State) View(withBackends bool) View {
 	v := View{Machine: s.viewMachine(), Forwarder: s.viewForwarder(), Neighbors: maps.Clone(s.routes.neighbors), NotReady: s.NotReady()}
-	v.Config = s.viewConfig()
+	v.Config = s.configs.view()
 	v.Config.Warnings = s.Warnings()
 	if s.current == nil {
 		return v
@@ -144,8 +144,8 @@ func (s *State) View(withBackends bool) View {
 	for i := range s.current.services {
 		v.Services[i] = s.viewService(&s.current.services[i])
 	}
-	v.Routes = s.viewRoutes()
-	v.SilentAgents, v.AgentsBehind = s.agents.silent(&s.step), s.agents.behind(&s.step)
+	v.Routes = s.routes.view(&s.step)
+	v.SilentAgents, v.AgentsBehind = s.buckets.agents.silent(&s.step), s.buckets.agents.behind(&s.step)
 	if !withBackends {
 		return v
 	}
@@ -160,7 +160,7 @@ func (s *State) View(withBackends bool) View {
 // ViewMachine is that part of View which costs nothing, however many services
 // and backends there are.
 func (s *State) ViewMachine() (MachineView, ConfigView) {
-	return s.viewMachine(), s.viewConfig()
+	return s.viewMachine(), s.configs.view()
 }
 
 // Peers of the config, and clusters that services spill to.
@@ -171,8 +171,7 @@ func (s *State) Peers() []PeerView {
 	return s.peers.view(s.current.config)
 }
 
-func (s *State) viewConfig() ConfigView {
-	c := s.configs
+func (c *configStatus) view() ConfigView {
 	return ConfigView{LoadedAt: c.loadedAt, Stale: c.stale, Problem: c.problem, ProblemAt: c.problemAt}
 }
 
@@ -189,10 +188,10 @@ func (s *State) Warnings() []string {
 }
 
 // viewRoutes in order of prefix, as they are announceable.
-func (s *State) viewRoutes() []RouteView {
-	views := make([]RouteView, 0, len(s.routes.byPrefix))
-	for _, a := range s.current.announceables {
-		r := s.routes.byPrefix[a.Prefix]
+func (rs *routesState) view(at *step) []RouteView {
+	views := make([]RouteView, 0, len(rs.byPrefix))
+	for _, a := range at.current.announceables {
+		r := rs.byPrefix[a.Prefix]
 		if r == nil {
 			continue // of a config that is not yet decided on
 		}
@@ -204,30 +203,30 @@ func (s *State) viewRoutes() []RouteView {
 }
 
 func (s *State) viewMachine() MachineView {
-	return MachineView{Name: s.machineName(), Serving: s.servingMachine(), DrainedBackends: s.Drained().Backends, Drain: s.drains.machine.view()}
+	return MachineView{Name: s.machineName(), Serving: s.servingMachine(), DrainedBackends: s.Drained().Backends, Drain: s.routes.drains.machine.view()}
 }
 
 func (s *State) viewForwarder() ForwarderView {
-	f := s.forwarder
+	f, p := &s.forwarder, &s.plan
 	return ForwarderView{
 		Healthy:         f.health.Reason() == "",
 		Reason:          f.health.Reason(),
 		Since:           f.health.Since(),
-		Wanted:          s.forwarder.wanted.GetGeneration(),
-		Accepted:        f.accepted,
+		Wanted:          p.wanted.GetGeneration(),
+		Accepted:        p.accepted,
 		Running:         f.generation,
-		Refusal:         f.refusal,
+		Refusal:         p.refusal,
 		RestartRequired: f.restartRequired,
-		Warnings:        slices.Clone(f.warnings),
+		Warnings:        slices.Clone(p.warnings),
 	}
 }
 
 func (s *State) viewService(service *config.Service) ServiceView {
 	use := s.health.use[service.Group]
 	return ServiceView{
-		Drain:   s.drains.services[service.Name].view(),
+		Drain:   s.routes.drains.services[service.Name].view(),
 		Service: service, Active: s.health.active[service.Group], Serving: s.servingService(service),
-		Buckets:  s.viewBuckets(service.Name),
+		Buckets:  s.buckets.view(&s.step, service.Name),
 		OnBackup: len(service.BackupPools) > 0 && use.own < service.BackendsMin && use.backup > 0 && use.how != compile.UseNone,
 	}
 }
@@ -243,10 +242,10 @@ func (s *State) viewBackend(group string, m config.Member) BackendView {
 	if s.current.slowStarts {
 		v.WeightPercent = percent(compile.Fifths(m, compile.States{Fifths: s.health.fifthsOf}))
 	}
-	if warnings := s.warnings(m); len(warnings) > 0 {
+	if warnings := s.health.warnings(&s.step, m); len(warnings) > 0 {
 		v.Reason += "; " + strings.Join(warnings, "; ")
 	}
-	if s.current.needAgents[m.Backend.Name] && s.agents.isSilent(m.Backend.Name, s.now) {
+	if s.current.needAgents[m.Backend.Name] && s.buckets.agents.isSilent(m.Backend.Name, s.now) {
 		v.Reason += "; its agent is silent"
 	}
 	state, reason := s.health.memberUse(&s.step, group, m, v.State)
@@ -266,7 +265,7 @@ func (s *State) NotReady() []string {
 	if reason := s.forwarder.health.Reason(); reason != "" {
 		missing = append(missing, "forwarder: "+reason)
 	}
-	if s.forwarder.accepted == 0 {
+	if s.plan.accepted == 0 {
 		missing = append(missing, "no plan accepted by the forwarder")
 	}
 	if !s.health.firstRound {

@@ -300,8 +300,14 @@ const keepRetry = 5 * time.Second
 
 func (c *Configs) keepRunning(running *Config) {
 	err := errors.Join(c.settings.Store.SetLastGood(running.sources), c.history.Flush())
-	if err != nil && c.NotKept() != err.Error() {
-		c.log.Error("the config is good but could not be kept for a restart", "error", err)
+	kept := events.Event{Object: events.Object{Kind: "config", Name: "config"}}
+	switch former := c.NotKept(); {
+	case err != nil && former != err.Error():
+		kept.To, kept.Cause = "not kept", "it is in use, but not on disk for a restart: "+err.Error()
+		c.host.Tell(kept)
+	case err == nil && former != "":
+		kept.From, kept.To, kept.Cause = "not kept", "kept", "it is on disk for a restart"
+		c.host.Tell(kept)
 	}
 	c.setKept(err, time.Now().Add(keepRetry))
 }

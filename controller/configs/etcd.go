@@ -18,6 +18,7 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
+	"github.com/guideway/guideway/controller/events"
 	"github.com/guideway/guideway/controller/sinks/fleet"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
@@ -47,7 +48,7 @@ type Etcd struct {
 // connect to etcd, once for each start.
 func (c *Configs) connect(settings config.Etcd) *Etcd {
 	e := &Etcd{Configs: c, Settings: settings, Store: fleet.NewStore(settings)}
-	e.follower = fleet.NewFollower(e.Store, c.log, e.Generation(), fleet.Events{Machine: c.Machine, Take: e.take, Check: e.checkLater})
+	e.follower = fleet.NewFollower(e.Store, c.log, e.Generation(), fleet.Events{Machine: c.Machine, Take: e.take, Check: e.checkLater, Tell: e.tell})
 	e.registrar = fleet.NewRegistrar(e.Store, c.log, c.host.Register)
 	e.Maps = fleet.NewMaps(fleet.NewStore(settings), c.log, c.host.Enqueue)
 	return e
@@ -63,6 +64,11 @@ func (e *Etcd) refuseOther(parsed *config.Config) error {
 		return nil
 	}
 	return errors.New("etcd: has changed, which a reload does not take: `systemctl restart guideway-controller`")
+}
+
+// tell people what became of etcd.
+func (e *Etcd) tell(from, to, cause string) {
+	e.host.Tell(events.Event{Object: events.Object{Kind: "config", Name: "etcd"}, From: from, To: to, Cause: cause})
 }
 
 func (e *Etcd) note(latest *fleetv1.Current) {

@@ -36,7 +36,7 @@ type Object struct{ Kind, Name string }
 // Kinds of objects.
 var Kinds = []string{
 	"backend", "pool", "service", "buckets", "route", "virtual router", "session", "machine", "drain", "config",
-	"forwarder", "speaker", "controller", "peer", "fleet",
+	"forwarder", "limit", "speaker", "controller", "peer", "agent", "fleet",
 }
 
 func (o Object) String() string { return o.Kind + " " + o.Name }
@@ -70,7 +70,8 @@ func (o Object) Is(text string) bool {
 // IsBad says whether the object is worse off now.
 func (e Event) IsBad() bool {
 	switch e.To {
-	case "different", "down", "unhealthy", "cut off", "stale", "refused", "withdrawn", "withheld", "lost", "failing", "shrinking", "failed to start":
+	case "different", "down", "unhealthy", "cut off", "stale", "withdrawn", "withheld", "lost", "failing", "shrinking", "failed to start",
+		"alarmed", "unusable", "restored", "silent", "refused", "behind", "reached", "claimed by another", "not kept":
 		return e.From != "new" // not yet probed is no bad news
 	}
 	return false

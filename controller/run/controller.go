@@ -182,7 +182,7 @@ func (c *Controller) begin() {
 		c.tasks.Go(func() { run(work) })
 	}
 	c.tasks.Go(func() { health.Watch(work, c.options.RunDir, c.heardOfHealth) })
-	watchers := []func(context.Context, *Controller){watchSignals, watchGateway, watchTraffic, watchMachines}
+	watchers := []func(context.Context, *Controller){watchSignals, watchGateway, watchTraffic, watchMachines, watchLimits}
 	if etcd := c.configs.Etcd(); etcd != nil {
 		c.tasks.Go(func() {
 			etcd.Store.FollowDrains(work, c.log, func(drains fleet.Drains) { c.takeFleetDrains(work, drains) })
@@ -404,6 +404,10 @@ func (c *Controller) peerResult(result prober.PeerResult) {
 
 // agentState comes from the goroutines that receive.
 func (c *Controller) agentState(state agents.State) {
+	if state.Refused != "" {
+		c.Enqueue(brain.AgentRefused{Backend: state.Agent, Reason: state.Refused})
+		return
+	}
 	c.Enqueue(brain.AgentSaid{
 		Backend: state.Agent, Counted: state.Counted, Counts: state.Counts,
 		Serves: state.Serves, Accepts: state.Accepts, Own: state.Own, VIPsLacking: state.VIPsLacking,

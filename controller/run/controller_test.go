@@ -675,6 +675,10 @@ func TestAConfigThatCannotBeKeptServesAndIsToldAndKeptLater(t *testing.T) {
 	if kept, err := os.Stat(file); err != nil || !kept.Mode().IsRegular() {
 		t.Errorf("%v %v", kept, err)
 	}
+	found := strings.Join(h.events(&controllerv1.WatchEventsRequest{Object: "config"}), "\n")
+	if strings.Count(found, "> not kept (") != 1 || strings.Count(found, "not kept > kept (") != 1 {
+		t.Errorf("events:\n%s", found)
+	}
 	h.stop()
 }
 

@@ -12,6 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
@@ -112,11 +115,15 @@ type spoken struct {
 	states map[events.Object]string
 }
 
+// twoOwners: this machine owns a virtual router, and another one claims it.
+const twoOwners = "claimed by another"
+
 // tellSpeaker: what the speaker decides, as it says of itself.
 func (c *Controller) tellSpeaker(speaker *speakerv1.State) {
 	if speaker == nil || speaker == c.spoken.latest {
 		return
 	}
+	before := c.spoken.latest
 	c.spoken.latest = speaker
 	named := map[events.Object]bool{}
 	is := func(kind, name, state, cause string) {
@@ -128,14 +135,26 @@ func (c *Controller) tellSpeaker(speaker *speakerv1.State) {
 		}
 	}
 	for _, r := range speaker.GetVrrp() {
-		is("virtual router", virtualRouter(r), r.GetState(), r.GetReason())
+		if isAnew(before.GetVrrp(), r, virtualRouter) {
+			is("virtual router", virtualRouter(r), "not "+r.GetState(), "between two looks at it")
+		}
+		state, cause := r.GetState(), r.GetReason()
+		if claim := r.GetSecondOwner(); claim != "" {
+			state, cause = twoOwners, claim
+		} else if c.spoken.states[events.Object{Kind: "virtual router", Name: virtualRouter(r)}] == twoOwners && state == "active" {
+			cause = "no other machine has claimed it for a minute"
+		}
+		is("virtual router", virtualRouter(r), state, cause)
 	}
 	for _, n := range speaker.GetNeighbors() {
-		if n.GetState() == "established" {
-			is("session", n.GetAddress(), "established", fmt.Sprintf("the router of AS %d has a BGP session with this machine", n.GetAsn()))
-		} else { // which of the others it is changes as long as no router answers
+		if n.GetState() != "established" { // which of the others it is changes as long as no router answers
 			is("session", n.GetAddress(), "down", cmp.Or(n.GetReason(), n.GetState()))
+			continue
 		}
+		if isAnew(before.GetNeighbors(), n, (*speakerv1.NeighborState).GetAddress) {
+			is("session", n.GetAddress(), "down", cmp.Or(n.GetEnded(), "it was begun anew")) // between two polls
+		}
+		is("session", n.GetAddress(), "established", fmt.Sprintf("the router of AS %d has a BGP session with this machine", n.GetAsn()))
 	}
 	switch {
 	case speaker.GetWithheld() != "":
@@ -145,12 +164,27 @@ func (c *Controller) tellSpeaker(speaker *speakerv1.State) {
 	default:
 		is("speaker", "routes", "announced", "all that are desired")
 	}
+	if problem := speaker.GetProblem(); problem != "" {
+		is("speaker", "config", "failing", problem)
+	} else if c.spoken.states[events.Object{Kind: "speaker", Name: "config"}] != "" {
+		is("speaker", "config", "in effect", "all of it")
+	}
 	for object, former := range c.spoken.states {
 		if !named[object] {
 			delete(c.spoken.states, object)
 			c.Tell(events.Event{Object: object, From: former, To: "removed", Cause: "no longer in the config"})
 		}
 	}
+}
+
+// isAnew in the state that it was in before, so that it was in another between two polls.
+func isAnew[S interface {
+	GetState() string
+	GetSince() *timestamppb.Timestamp
+}](before []S, now S, name func(S) string) bool {
+	return slices.ContainsFunc(before, func(former S) bool {
+		return name(former) == name(now) && former.GetState() == now.GetState() && !proto.Equal(former.GetSince(), now.GetSince())
+	})
 }
 
 func virtualRouter(r *speakerv1.VirtualRouter) string {
@@ -181,6 +215,7 @@ func objectsOf(service *config.Service, routes []config.Route, vrrp []*speakerv1
 	}
 	for _, member := range service.Members {
 		is[events.Object{Kind: "drain", Name: "backend " + member.Backend.Name}] = true
+		is[events.Object{Kind: "agent", Name: member.Backend.Name}] = true
 	}
 	for _, route := range routes {
 		if !slices.Contains(route.Services, service.Name) {
@@ -194,6 +229,9 @@ func objectsOf(service *config.Service, routes []config.Route, vrrp []*speakerv1
 		}
 	}
 	return func(o events.Object) bool {
+		if o.Kind == "agent" { // or several
+			return slices.ContainsFunc(strings.Split(o.Name, ", "), func(name string) bool { return is[events.Object{Kind: "agent", Name: name}] })
+		}
 		if o.Kind != "backend" {
 			return is[o] || o.Kind == "service" && strings.HasSuffix(o.Name, " services of "+service.Group)
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/apitest"
@@ -159,6 +160,7 @@ func TestWhatTheSpeakerSaysIsTold(t *testing.T) {
 	session := func(state, reason string) *speakerv1.NeighborState {
 		return &speakerv1.NeighborState{Address: "10.0.0.254", Asn: 64513, State: state, Reason: reason}
 	}
+	claimed := &speakerv1.VirtualRouter{Vrid: 51, Family: "ipv4", State: "active", Reason: "the owner is gone", SecondOwner: "10.0.0.2 advertises priority 100"}
 	owner := &speakerv1.VirtualRouter{Vrid: 51, Family: "ipv4", State: "active", Reason: "the owner is gone"}
 	for _, state := range []*speakerv1.State{
 		nil,
@@ -167,6 +169,9 @@ func TestWhatTheSpeakerSaysIsTold(t *testing.T) {
 		{Neighbors: []*speakerv1.NeighborState{session("established", "")}, Vrrp: []*speakerv1.VirtualRouter{owner}},
 		{Neighbors: []*speakerv1.NeighborState{session("idle", "hold-timer-expired")}, Vrrp: []*speakerv1.VirtualRouter{owner}, Slow: "worker-0 waits"},
 		nil, // it is restarted
+		{Vrrp: []*speakerv1.VirtualRouter{owner}, Slow: "worker-0 waits"},
+		{Vrrp: []*speakerv1.VirtualRouter{claimed}, Slow: "worker-0 waits"},
+		{Vrrp: []*speakerv1.VirtualRouter{owner}, Slow: "worker-0 waits", Problem: "no password"},
 		{Vrrp: []*speakerv1.VirtualRouter{owner}, Slow: "worker-0 waits"},
 	} {
 		c.tellSpeaker(state)
@@ -177,6 +182,26 @@ func TestWhatTheSpeakerSaysIsTold(t *testing.T) {
 		"session 10.0.0.254: down > established (the router of AS 64513 has a BGP session with this machine)",
 		"speaker routes: withheld > announced (all that are desired)", "session 10.0.0.254: established > down (hold-timer-expired)",
 		"speaker routes: announced > announced as worse ones (worker-0 waits)", "session 10.0.0.254: down > removed (no longer in the config)",
+		"virtual router 51 ipv4: active > claimed by another (10.0.0.2 advertises priority 100)", "virtual router 51 ipv4: claimed by another > active (no other machine has claimed it for a minute)",
+		"speaker config:  > failing (no password)", "speaker config: failing > in effect (all of it)",
+	}
+	if found := told(); !slices.Equal(found, want) {
+		t.Errorf("%q\nwanted\n%q", found, want)
+	}
+}
+
+func TestWhatFellBetweenTwoPollsIsTold(t *testing.T) {
+	c, told := teller(t)
+	for _, since := range []int64{1, 1, 2, 2} {
+		c.tellSpeaker(&speakerv1.State{Neighbors: []*speakerv1.NeighborState{{
+			Address: "10.0.0.254", Asn: 64513, State: "established", Since: &timestamppb.Timestamp{Seconds: since}, Ended: "hold-timer-expired",
+		}}, Vrrp: []*speakerv1.VirtualRouter{{Vrid: 51, Family: "ipv4", State: "active", Since: &timestamppb.Timestamp{Seconds: since}, Reason: "the owner is gone"}}})
+	}
+	is := " > established (the router of AS 64513 has a BGP session with this machine)"
+	want := []string{
+		"virtual router 51 ipv4:  > active (the owner is gone)", "session 10.0.0.254: " + is, "speaker routes:  > announced (all that are desired)",
+		"virtual router 51 ipv4: active > not active (between two looks at it)", "virtual router 51 ipv4: not active > active (the owner is gone)",
+		"session 10.0.0.254: established > down (hold-timer-expired)", "session 10.0.0.254: down" + is,
 	}
 	if found := told(); !slices.Equal(found, want) {
 		t.Errorf("%q\nwanted\n%q", found, want)
@@ -212,7 +237,7 @@ func TestObjectsOfAService(t *testing.T) {
 	is := objectsOf(service, routes, []*speakerv1.VirtualRouter{{Vrid: 51, Family: "ipv4", Vips: []string{"203.0.113.10"}}, {Vrid: 52, Family: "ipv4", Vips: []string{"203.0.113.11"}}})
 	for object, want := range map[string]bool{
 		"service web": true, "service dns": false, "service 3 services of web": true, "buckets web": true, "pool web": true, "pool spare": true, "pool dns": false,
-		"backend web/web-1": true, "backend dns,spare/web-9": true, "backend dns/web-1": false, "drain backend web-1": true, "drain backend web-9": false,
+		"backend web/web-1": true, "backend dns,spare/web-9": true, "backend dns/web-1": false, "drain backend web-1": true, "drain backend web-9": false, "agent web-1": true, "agent web-0, web-1, web-2 and 26 more": true, "agent web-9": false,
 		"drain service web": true, "route 203.0.113.10/32": true, "route 203.0.113.11/32": false, "virtual router 51 ipv4": true, "virtual router 52 ipv4": false,
 		"machine lb-1": false, "forwarder forwarder": false,
 	} {

@@ -3,12 +3,14 @@ package scenarios_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -69,6 +71,19 @@ func TestFloods(t *testing.T) {
 			// turns in the last one of theirs, each displacing the other.
 			if half.untrackedMin > 0 && refused == 0 {
 				t.Error("buckets are full, and no packet is counted as refused")
+			}
+			if refused > 0 {
+				eventually(t, 30*time.Second, "that the limit is reached is told", func() (err error) {
+					told := ""
+					for _, name := range running.LoadBalancers() {
+						out, failed := on(t, running, name, "events", "--object", "limit")
+						told, err = told+out, errors.Join(err, failed)
+					}
+					if !strings.Contains(told, "limit connections_max: not reached to reached: ") {
+						return fmt.Errorf("events %q, %w", told, err)
+					}
+					return nil
+				})
 			}
 			checkAtRest(t, running)
 		})

@@ -88,6 +88,8 @@ type NeighborState struct {
 	// Why the session is not established, as far as it is known.
 	Reason string
 	Since  time.Time
+	// Why the latest session that ended did so.
+	Ended string
 	// Only States fills it in.
 	BFDUp bool
 }
@@ -398,6 +400,10 @@ func (s *Speaker) observe(state NeighborState) (before, now NeighborState) {
 	state.Since = time.Now()
 	if known && have.State == state.State {
 		state.Since = have.Since
+	}
+	state.Ended = have.Ended
+	if have.Established() && !state.Established() {
+		state.Ended = state.Reason
 	}
 	s.states[state.Address] = state
 	s.statesMu.Unlock()

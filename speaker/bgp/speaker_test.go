@@ -98,6 +98,18 @@ func TestWhatARouterSaysIsOneShortLine(t *testing.T) {
 	}
 }
 
+func TestWhyTheLastSessionEndedIsKnownInTheNext(t *testing.T) {
+	s := New(slog.New(slog.DiscardHandler), func(NeighborState) {})
+	router := netip.MustParseAddr("10.0.0.254")
+	for _, state := range []NeighborState{{State: "idle", Reason: notConnectedYet}, {State: established}, {State: "idle", Reason: "hold-timer-expired"}, {State: "active", Reason: "connection refused"}, {State: established}} {
+		state.Address = router
+		s.observe(state)
+	}
+	if now := s.States()[0]; now.Ended != "hold-timer-expired" || now.Reason != "" {
+		t.Errorf("%+v", now)
+	}
+}
+
 func TestWorseAttributesKeepTheirOrderAndTheirBounds(t *testing.T) {
 	for given, want := range map[Attributes]Attributes{
 		{}:                                   {MED: 1000, WithMED: true, Prepend: 1},

@@ -27,9 +27,11 @@ type Listener struct {
 	// machine, as to several machines.
 	receivers map[netip.AddrPort]*receiver
 	results   session.Counts
-	// When the latest state of each agent was received.
-	heard map[string]time.Time
-	told  string // what was last logged
+	latest    session.Result
+	// When the latest state of each agent was received, and it was last handed on that
+	// datagrams in its name are refused.
+	heard, refused map[string]time.Time
+	told           string // what was last logged
 }
 
 // New starts without a socket. The sink is called from the goroutines that receive,
@@ -37,7 +39,7 @@ type Listener struct {
 func New(log *slog.Logger, sink func(State)) *Listener {
 	l := &Listener{
 		log: log, sink: sink, counting: countIntervalDefault,
-		receivers: map[netip.AddrPort]*receiver{}, results: session.Counts{}, heard: map[string]time.Time{},
+		receivers: map[netip.AddrPort]*receiver{}, results: session.Counts{}, heard: map[string]time.Time{}, refused: map[string]time.Time{},
 	}
 	l.sockets = session.NewSockets(log, "agents'", l.receive)
 	return l
@@ -122,7 +124,7 @@ func (l *Listener) listen(addresses []netip.AddrPort) {
 	for _, address := range addresses {
 		r := former[address]
 		if r == nil {
-			r = newReceiver(func(result session.Result) { l.results[result]++ })
+			r = newReceiver(func(result session.Result) { l.results[result]++; l.latest = result })
 			r.counting = l.counting
 		}
 		r.set(l.secret, l.services)
@@ -148,9 +150,32 @@ func (l *Listener) take(at netip.AddrPort, bytes []byte) (answers [][]byte, stat
 	if r == nil {
 		return nil, nil // its socket is being closed
 	}
-	answers, state = r.receive(bytes, time.Now())
-	if state != nil {
+	now := time.Now()
+	if answers, state = r.receive(bytes, now); state != nil {
 		l.heard[state.Agent] = state.Received
+		return answers, state
 	}
-	return answers, state
+	return answers, l.refuse(bytes, now)
+}
+
+// How often it is handed on that datagrams in an agent's name are refused.
+const refusedInterval = 10 * time.Second
+
+// refuse a datagram that has another key: the agent that it names, if there is one, may have
+// an old key file.
+func (l *Listener) refuse(bytes []byte, now time.Time) *State {
+	why := "they are not authentic"
+	switch l.latest {
+	case session.ResultForged:
+	case session.ResultOtherKey:
+		why = "its key file is of another secret than this machine's"
+	default:
+		return nil
+	}
+	d, _ := session.Parse(bytes)
+	if l.services[d.Name] == nil || now.Sub(l.refused[d.Name]) < refusedInterval {
+		return nil
+	}
+	l.refused[d.Name] = now
+	return &State{Agent: d.Name, Refused: why}
 }

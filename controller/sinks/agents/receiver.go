@@ -30,6 +30,8 @@ const (
 type State struct {
 	// The backend's name.
 	Agent string
+	// Why datagrams in its name are refused; there is no state then. Anybody may have sent them.
+	Refused string
 	// Differs each time the agent starts.
 	Boot     uint64
 	Received time.Time

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"testing"
@@ -208,6 +210,36 @@ func TestAnAgentCannotSpeakForAnother(t *testing.T) {
 	p.keys.Agent, p.keys.KeyID = "web-1", "0000000000000000"
 	p.send(p.state(nil)...)
 	p.expect(map[session.Result]int{session.ResultForged: 1, session.ResultUnknownSender: 1, session.ResultOtherKey: 1})
+}
+
+// An agent with an old key file is named, but not more often than every few seconds, and nobody
+// else is.
+func TestItIsHandedOnWhoseDatagramsAreRefused(t *testing.T) {
+	p := newPair(t)
+	at := netip.MustParseAddrPort("127.0.0.1:0")
+	l := New(slog.New(slog.DiscardHandler), nil)
+	t.Cleanup(l.Stop)
+	secret, err := NewSecret([]byte(secretText))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.secret, l.services = secret, p.receiver.services
+	l.listen([]netip.AddrPort{at})
+	var found []State
+	for range 3 {
+		for _, keys := range []Keys{{Agent: "web-1", KeyID: "0000000000000000"}, {Agent: "web-2", KeyID: secret.ID()}, {Agent: "web-9", KeyID: "0000000000000000"}} {
+			p.keys = keys
+			for _, datagram := range p.state(nil) {
+				if _, state := l.take(at, datagram); state != nil {
+					found = append(found, *state)
+				}
+			}
+		}
+	}
+	want := []State{{Agent: "web-1", Refused: "its key file is of another secret than this machine's"}, {Agent: "web-2", Refused: "they are not authentic"}}
+	if !reflect.DeepEqual(found, want) {
+		t.Errorf("%+v", found)
+	}
 }
 
 func TestReplayedStatesAreRefused(t *testing.T) {

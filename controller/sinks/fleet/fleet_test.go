@@ -158,7 +158,7 @@ func TestTheLastFiftyAreKept(t *testing.T) {
 
 // takeEach config, of a machine that checks none.
 func takeEach(take func(*Config)) Events {
-	return Events{Machine: func() string { return "lb-1" }, Take: take, Check: func(*fleetv1.Candidate, int64) {}}
+	return Events{Machine: func() string { return "lb-1" }, Take: take, Check: func(*fleetv1.Candidate, int64) {}, Tell: func(string, string, string) {}}
 }
 
 // following returns what a follower hands on.
@@ -233,6 +233,43 @@ func TestARequestWhoseConnectionAnotherClosedSaysWhyEtcdIsAway(t *testing.T) {
 	_, err := s.See(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "etcd does not answer") || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestPeopleAreToldOnceWhatBecomesOfEtcd(t *testing.T) {
+	server := etcdtest.Start(t)
+	s := storeAt(t, server)
+	var told []string
+	events := takeEach(func(*Config) {})
+	events.Tell = func(from, to, cause string) { told = append(told, fmt.Sprintf("%s > %s (%s)", from, to, cause)) }
+	f := NewFollower(s, slog.New(slog.DiscardHandler), nil, events)
+	f.failed(errors.New("for a moment"))
+	f.started = f.started.Add(-awayAfter)
+	for range 3 {
+		f.failed(errors.New("connection refused"))
+	}
+	publish(t, s, "first")
+	for range 3 {
+		f.read(t.Context())
+	}
+	server.Ctl("put", "/guideway/c1/config/2/0", "no zstd")
+	server.Ctl("put", "/guideway/c1/current", `{"generation": 2, "digest": "none", "parts": 1}`)
+	for range 3 {
+		f.read(t.Context())
+	}
+	f.seen.revision += 1000 // more than the one that is read now
+	f.read(t.Context())
+	for _, alarms := range [][]string{{"NOSPACE"}, {"NOSPACE"}, {"NOSPACE", "CORRUPT"}, nil} {
+		f.answered(nil, nil, alarms)
+		f.unusable(nil)
+	}
+	want := []string{
+		"answers > lost (the running configuration stays in use: connection refused)", "lost > answers (it has no alarm",
+		"answers > unusable (the config in it cannot be read, the one that runs goes on: config 2 in etcd is damaged", "unusable > restored (it is another cluster than before, or was restored",
+		"restored > unusable (", "unusable > alarmed (NOSPACE)", "alarmed > alarmed (NOSPACE, CORRUPT)", "alarmed > answers (it has",
+	}
+	if !slices.EqualFunc(told, want, strings.HasPrefix) {
+		t.Errorf("told:\n%s", strings.Join(told, "\n"))
 	}
 }
 

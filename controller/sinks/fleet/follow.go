@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -55,7 +54,20 @@ type Events struct {
 	Take func(*Config)
 	// Check a candidate, without waiting for the outcome; called once for each.
 	Check func(candidate *fleetv1.Candidate, revision int64)
+	// Tell people that etcd's state changed.
+	Tell func(from, to, cause string)
 }
+
+// States of etcd, as people are told them.
+const (
+	stateAnswers  = "answers"
+	stateLost     = "lost"
+	stateAlarmed  = "alarmed"
+	stateUnusable = "unusable" // what it holds as the config
+	stateRestored = "restored"
+
+	allWell = "it has no alarm, and its config can be read"
+)
 
 // Follower hands on each config that this machine is to run, and each candidate.
 type Follower struct {
@@ -66,21 +78,21 @@ type Follower struct {
 	// Between two readings.
 	interval time.Duration
 
-	mu         sync.Mutex
-	status     Status // Away: why the last reading failed, however short ago
-	awayLogged bool
+	mu     sync.Mutex
+	status Status // Away: why the last reading failed, however short ago
 
 	// Of the follower's goroutine.
-	seen    Seen               // read last
-	taken   *fleetv1.Current   // handed on last
-	checked int64              // revision of the candidate handed on last
-	watch   clientv3.WatchChan // nil: none
-	stop    context.CancelFunc // of the watch
+	state, cause string             // as told last
+	seen         Seen               // read last
+	taken        *fleetv1.Current   // handed on last
+	checked      int64              // revision of the candidate handed on last
+	watch        clientv3.WatchChan // nil: none
+	stop         context.CancelFunc // of the watch
 }
 
 // NewFollower that knows already what runs; nil: nothing does.
 func NewFollower(store *Store, log *slog.Logger, running *fleetv1.Current, events Events) *Follower {
-	return &Follower{store: store, log: log, events: events, taken: running, started: time.Now(), interval: readInterval, stop: func() {}}
+	return &Follower{store: store, log: log, events: events, taken: running, started: time.Now(), interval: readInterval, state: stateAnswers, cause: allWell, stop: func() {}}
 }
 
 // Status now.
@@ -155,40 +167,46 @@ func (f *Follower) failed(err error) {
 	f.endWatch()
 	f.store.Close()
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.status.Away, f.status.Unusable = err.Error(), ""
-	if f.isAway() && !f.awayLogged {
-		f.awayLogged = true
-		f.log.Warn("etcd is unreachable: the running configuration stays in use", "error", err)
+	isAway := f.isAway()
+	f.mu.Unlock()
+	if isAway && f.state != stateLost {
+		f.become(stateLost, "the running configuration stays in use: "+err.Error())
+	}
+}
+
+// become that state of etcd, and tell people if it is another, or by another cause.
+func (f *Follower) become(state, cause string) {
+	if state != f.state || cause != f.cause {
+		f.events.Tell(f.state, state, cause)
+		f.state, f.cause = state, cause
 	}
 }
 
 func (f *Follower) answered(next *fleetv1.Current, canary *fleetv1.Canary, alarms []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.awayLogged {
-		f.log.Info("etcd answers again")
-	}
-	if !slices.Equal(alarms, f.status.Alarms) {
-		f.log.Warn("etcd's alarms have changed", "alarms", strings.Join(alarms, ", "))
-	}
-	f.awayLogged = false
 	f.status.Away, f.status.AnsweredAt, f.status.Alarms, f.status.Current = "", time.Now(), alarms, next
 	f.status.Canary = canary
 }
 
-// unusable notes why the config cannot be had; nil: it can.
+// unusable notes why the config cannot be had; nil: it can. It is the last of a reading.
 func (f *Follower) unusable(err error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	why := ""
+	f.status.Unusable = ""
 	if err != nil {
-		why = err.Error()
+		f.status.Unusable = err.Error()
 	}
-	if why != "" && why != f.status.Unusable {
-		f.log.Error("the config in etcd cannot be read: the one that runs goes on", "error", why)
+	status := f.status
+	f.mu.Unlock()
+	switch {
+	case status.Unusable != "":
+		f.become(stateUnusable, "the config in it cannot be read, the one that runs goes on: "+status.Unusable)
+	case len(status.Alarms) > 0:
+		f.become(stateAlarmed, strings.Join(status.Alarms, ", "))
+	default:
+		f.become(stateAnswers, allWell)
 	}
-	f.status.Unusable = why
 }
 
 // startOver where revisions do not continue those seen before.
@@ -196,9 +214,8 @@ func (f *Follower) startOver(seen Seen) {
 	if f.seen.clusterID == 0 || seen.clusterID == f.seen.clusterID && seen.revision >= f.seen.revision {
 		return
 	}
-	f.log.Warn("etcd is another cluster than before, or was restored: its config is looked at anew",
-		"cluster_id", fmt.Sprintf("%x", seen.clusterID), "revision", seen.revision,
-		"former_cluster_id", fmt.Sprintf("%x", f.seen.clusterID), "former_revision", f.seen.revision)
+	f.become(stateRestored, fmt.Sprintf("it is another cluster than before, or was restored, and its config is looked at anew: cluster %x at revision %d, after %x at %d",
+		seen.clusterID, seen.revision, f.seen.clusterID, f.seen.revision))
 	f.endWatch()
 	f.mu.Lock()
 	f.status.Restored++

@@ -156,9 +156,6 @@ func (m *Maps) hold(ctx context.Context) error {
 func (m *Maps) report(err error) {
 	now := time.Now()
 	if err == nil {
-		if m.isAway {
-			m.log.Info("etcd answers again: bucket maps are agreed on")
-		}
 		m.answeredAt, m.isAway = now, false
 		return
 	}
@@ -170,10 +167,7 @@ func (m *Maps) report(err error) {
 	if now.Sub(m.answeredAt) < mapsAwayAfter {
 		return
 	}
-	if !m.isAway {
-		m.isAway = true
-		m.log.Warn("etcd is unreachable: only buckets of dead backends move", "error", err)
-	}
+	m.isAway = true
 	m.sink(brain.AgreementAway{Reason: err.Error()})
 }
 

@@ -386,12 +386,18 @@ func TestAClaimOfAnotherIsASecondOwnerUnlessItTakesOver(t *testing.T) {
 		if did := d.taken(); !strings.Contains(did, "second owner") || !strings.Contains(did, "announce ") {
 			t.Errorf("%s: after an interval %q", name, did)
 		}
+		if !slices.ContainsFunc(d.node.States(), func(r RouterState) bool { return r.SecondOwner != "" && !r.SecondOwnerHeardAt.IsZero() }) {
+			t.Errorf("%s: no second owner is shown", name)
+		}
 
 		d.step(claim)
 		d.hear(250, higher)
 		d.step(AdvertisementHeard{Source: netip.MustParseAddr("fe80::6"), Advertisement: packet.Advertisement{VRID: 51, Priority: 250, Interval: interval, Addresses: []netip.Addr{vip6}}})
 		d.pass(interval)
 		d.expectActions(name+" of the next owner", "backup, backup")
+		if slices.ContainsFunc(d.node.States(), func(r RouterState) bool { return r.SecondOwner != "" }) {
+			t.Errorf("%s: a backup shows a second owner", name)
+		}
 	}
 }
 

@@ -267,6 +267,9 @@ type RouterState struct {
 	// nobody is listened to.
 	Owner         netip.Addr
 	OwnerPriority uint8
+	// Of the latest SecondOwner since it is Active, and when it was heard last; empty: none was.
+	SecondOwner        string
+	SecondOwnerHeardAt time.Time
 }
 
 // States of all virtual routers, by VRID, IPv4 first.
@@ -276,6 +279,7 @@ func (n *Node) States() []RouterState {
 		states = append(states, RouterState{
 			VRID: r.vrid, IPv6: r.ipv6, State: r.state, Since: r.since, Reason: r.reason,
 			Priority: n.priority(r), VIPs: r.vips, Owner: r.owner, OwnerPriority: r.ownerPriority,
+			SecondOwner: r.second, SecondOwnerHeardAt: r.secondHeardAt,
 		})
 	}
 	return states

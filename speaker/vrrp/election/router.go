@@ -31,6 +31,9 @@ type router struct {
 
 	// When the latest advertisement was sent, and SecondOwner was said.
 	sentAt, secondAt time.Time
+	// Who claimed what this machine owns, and when it did last.
+	second        string
+	secondHeardAt time.Time
 	// Since when another machine claims a VIP, and which does.
 	claimAt time.Time
 	claim   string
@@ -55,7 +58,7 @@ func (n *Node) skew(r *router) time.Duration {
 func (n *Node) change(r *router, to State, reason string, now time.Time) {
 	n.actions = append(n.actions, Changed{VRID: r.vrid, IPv6: r.ipv6, From: r.state, To: to, Reason: reason})
 	r.state, r.since, r.reason = to, now, reason
-	r.claimAt, r.resigned = time.Time{}, false
+	r.claimAt, r.resigned, r.second = time.Time{}, false, ""
 }
 
 // beginBackup from any state: wait for the owner, who advertises in that interval.
@@ -191,6 +194,7 @@ func (n *Node) seeSecondOwner(r *router, who string, now time.Time) {
 		return
 	}
 	n.counts.SecondOwners++
+	r.second, r.secondHeardAt = who, now
 	r.announceAgain(now)
 	if r.secondAt.IsZero() || now.Sub(r.secondAt) >= secondOwnerGap {
 		r.secondAt = now

@@ -1003,6 +1003,8 @@ type VirtualRouter struct {
 	// Who advertised last, and its priority, if it is not this machine; empty: nobody.
 	Owner         string `protobuf:"bytes,8,opt,name=owner,proto3" json:"owner,omitempty"`
 	OwnerPriority uint32 `protobuf:"varint,9,opt,name=owner_priority,json=ownerPriority,proto3" json:"owner_priority,omitempty"`
+	// Another machine that claims what this one owns, and how, in the last minute; empty: none does.
+	SecondOwner   string `protobuf:"bytes,10,opt,name=second_owner,json=secondOwner,proto3" json:"second_owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1098,6 +1100,13 @@ func (x *VirtualRouter) GetOwnerPriority() uint32 {
 		return x.OwnerPriority
 	}
 	return 0
+}
+
+func (x *VirtualRouter) GetSecondOwner() string {
+	if x != nil {
+		return x.SecondOwner
+	}
+	return ""
 }
 
 // VrrpProbe of a host, by which it is found whether the link receives.
@@ -1296,7 +1305,9 @@ type NeighborState struct {
 	// Of the session's routes, like `med 10`.
 	Attributes []string `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty"`
 	// up, down; empty: there is to be none.
-	Bfd           string `protobuf:"bytes,7,opt,name=bfd,proto3" json:"bfd,omitempty"`
+	Bfd string `protobuf:"bytes,7,opt,name=bfd,proto3" json:"bfd,omitempty"`
+	// Why the session before the latest one ended; empty: there was none since the start.
+	Ended         string `protobuf:"bytes,8,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1376,6 +1387,13 @@ func (x *NeighborState) GetAttributes() []string {
 func (x *NeighborState) GetBfd() string {
 	if x != nil {
 		return x.Bfd
+	}
+	return ""
+}
+
+func (x *NeighborState) GetEnded() string {
+	if x != nil {
+		return x.Ended
 	}
 	return ""
 }
@@ -1466,7 +1484,7 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\vvrrp_counts\x18\r \x01(\v2\x1f.guideway.speaker.v1.VrrpCountsR\n" +
 	"vrrpCounts\x12?\n" +
 	"\vvrrp_probes\x18\x0e \x03(\v2\x1e.guideway.speaker.v1.VrrpProbeR\n" +
-	"vrrpProbes\"\x88\x02\n" +
+	"vrrpProbes\"\xab\x02\n" +
 	"\rVirtualRouter\x12\x12\n" +
 	"\x04vrid\x18\x01 \x01(\rR\x04vrid\x12\x16\n" +
 	"\x06family\x18\x02 \x01(\tR\x06family\x12\x14\n" +
@@ -1476,7 +1494,9 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\bpriority\x18\x06 \x01(\rR\bpriority\x12\x12\n" +
 	"\x04vips\x18\a \x03(\tR\x04vips\x12\x14\n" +
 	"\x05owner\x18\b \x01(\tR\x05owner\x12%\n" +
-	"\x0eowner_priority\x18\t \x01(\rR\rownerPriority\"\x96\x01\n" +
+	"\x0eowner_priority\x18\t \x01(\rR\rownerPriority\x12!\n" +
+	"\fsecond_owner\x18\n" +
+	" \x01(\tR\vsecondOwner\"\x96\x01\n" +
 	"\tVrrpProbe\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\bR\agateway\x12\x18\n" +
@@ -1493,7 +1513,7 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\aanswers\x18\x06 \x01(\x04R\aanswers\x12!\n" +
 	"\fnot_answered\x18\a \x01(\x04R\vnotAnswered\x12\x1c\n" +
 	"\tmalformed\x18\b \x01(\x04R\tmalformed\x12!\n" +
-	"\fsends_failed\x18\t \x01(\x04R\vsendsFailed\"\xcd\x01\n" +
+	"\fsends_failed\x18\t \x01(\x04R\vsendsFailed\"\xe3\x01\n" +
 	"\rNeighborState\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x12\x14\n" +
@@ -1503,7 +1523,8 @@ const file_guideway_speaker_v1_speaker_proto_rawDesc = "" +
 	"\n" +
 	"attributes\x18\x06 \x03(\tR\n" +
 	"attributes\x12\x10\n" +
-	"\x03bfd\x18\a \x01(\tR\x03bfd2\xbb\x02\n" +
+	"\x03bfd\x18\a \x01(\tR\x03bfd\x12\x14\n" +
+	"\x05ended\x18\b \x01(\tR\x05ended2\xbb\x02\n" +
 	"\aSpeaker\x12H\n" +
 	"\x03Set\x12\x1f.guideway.speaker.v1.SetRequest\x1a .guideway.speaker.v1.SetResponse\x12D\n" +
 	"\x04Poll\x12 .guideway.speaker.v1.PollRequest\x1a\x1a.guideway.speaker.v1.State\x12L\n" +
