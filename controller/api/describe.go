@@ -74,8 +74,21 @@ func describeBackend(b brain.BackendView) *controllerv1.Backend {
 	return &controllerv1.Backend{
 		Group: b.Group, Services: uint32(b.Services), Service: b.Service, Name: b.Name, Address: b.Address.String(), Weight: b.Weight,
 		State: b.State, Reason: b.Reason, Since: Timestamp(b.Since), Pools: b.Pools, Unresolved: b.Unresolved,
-		WeightPercent: b.WeightPercent, Held: b.Held,
+		WeightPercent: b.WeightPercent, Held: b.Held, Answers: describeAnswers(b.Answers),
 	}
+}
+
+func describeAnswers(a *brain.Answers) *controllerv1.Answers {
+	if a == nil {
+		return nil
+	}
+	described := &controllerv1.Answers{
+		Measured: a.Measured, Open: a.Open, Resets: a.Resets, Connections: a.Connections, AcceptQueue: a.AcceptQueue,
+	}
+	if a.Measured > 0 {
+		described.P50, described.P99 = durationpb.New(a.P50), durationpb.New(a.P99)
+	}
+	return described
 }
 
 // DescribeBackend translates what is known of one.

@@ -43,6 +43,21 @@ type AgentSaid struct {
 	Accepts map[config.AgentAddress]bool
 	// VIPs of the backend's services that its config lacks.
 	VIPsLacking int
+	// How the backend answers; nil: that is not measured.
+	Answers *Answers
+}
+
+// Answers of a backend in the latest minute, all its services together, as its agent measures
+// them.
+type Answers struct {
+	// How many of them were measured.
+	Measured uint64
+	// That half of them took at most, and all but a hundredth.
+	P50, P99 time.Duration
+	// Requests that were open at once, on average.
+	Open float64
+	// RSTs that the backend sent; connections that are open, and those not yet accepted.
+	Resets, Connections, AcceptQueue uint64
 }
 
 // AgentRefused: datagrams in the name of a backend's agent are refused. Anybody may have
@@ -55,6 +70,7 @@ type agentSaid struct {
 	speaks  bool // within speaksFor of the latest that serves
 	accepts map[config.AgentAddress]bool
 	lacking int // VIPs
+	answers *Answers
 	// Why datagrams in its name were refused since; empty: none were.
 	refused string
 }
@@ -122,7 +138,7 @@ func (a *agentsState) hear(e AgentSaid, at *step) (changed []string) {
 // hearOf one of its backends, and report whether it says another thing than before.
 func (a *agentsState) hearOf(backend string, e AgentSaid, now time.Time) (isNews bool) {
 	former := a.said[backend]
-	said := agentSaid{at: now, speaks: e.Serves, accepts: e.Accepts, lacking: e.VIPsLacking}
+	said := agentSaid{at: now, speaks: e.Serves, accepts: e.Accepts, lacking: e.VIPsLacking, answers: e.Answers}
 	a.said[backend] = said
 	a.again.add(now.Add(speaksFor))
 	return said.speaks != former.speaks || former.at.IsZero() || !maps.Equal(said.accepts, former.accepts)
@@ -171,6 +187,15 @@ func (a *agentsState) adopt(in *inputs, now time.Time) {
 		}
 	}
 	a.again.add(now)
+}
+
+// answersOf a backend; nil: they are not measured, or its agent is silent.
+func (a *agentsState) answersOf(backend string, now time.Time) *Answers {
+	said := a.said[backend]
+	if now.Sub(said.at) >= silentAfter {
+		return nil
+	}
+	return said.answers
 }
 
 // States of an agent, as people are told them.

@@ -64,6 +64,22 @@ func TestAnAgentSpeaksForAllBackendsAtItsAddresses(t *testing.T) {
 	w.expectMoves(128)
 }
 
+func TestHowABackendAnswersIsKnownWhileItsAgentSpeaks(t *testing.T) {
+	w := servingStateless(t)
+	if got := w.backend("web-1").Answers; got != nil {
+		t.Errorf("before the agent spoke: %+v", got)
+	}
+	answers := &Answers{Measured: 900, P50: time.Millisecond, P99: 30 * time.Millisecond, Open: 1.5, Connections: 12}
+	w.do(AgentSaid{Backend: "web-1", Answers: answers})
+	if got := w.backend("web-1").Answers; got == nil || *got != *answers {
+		t.Errorf("answers: %+v", got)
+	}
+	w.pass(silentAfter)
+	if got := w.backend("web-1").Answers; got != nil {
+		t.Errorf("of a silent agent: %+v", got)
+	}
+}
+
 func TestAgentsThatLackVIPsAreNamedWhileTheySpeak(t *testing.T) {
 	w := servingStateless(t)
 	behind := func() string { return strings.Join(w.state.View(false).AgentsBehind, " ") }

@@ -117,6 +117,8 @@ type BackendView struct {
 	Pools         []string
 	// Its next hop, while it is not known: why.
 	Unresolved string
+	// How it answers; nil: that is not known.
+	Answers *Answers
 }
 
 // RouteView is one announceable prefix.
@@ -235,6 +237,7 @@ func (s *State) viewBackend(group string, m config.Member) BackendView {
 	v := BackendView{
 		Group: group, Services: s.current.servicesOf[group], Service: s.current.onlyService(group), Name: m.Backend.Name, Address: m.Backend.Address, Weight: m.Weight,
 		Pools: m.Pools, Unresolved: s.forwarder.unresolved[m.Backend.Name].Why, WeightPercent: 100,
+		Answers: s.buckets.agents.answersOf(m.Backend.Name, s.now),
 	}
 	if state, b := s.health.stateOf(m); b != nil {
 		v.State, v.Reason, v.Since, v.Held = stateName(state), b.reason, b.since, b.held

@@ -42,6 +42,7 @@ import (
 	"github.com/guideway/guideway/controller/sinks/prober"
 	"github.com/guideway/guideway/controller/sinks/routes"
 	"github.com/guideway/guideway/controller/store"
+	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
 	"github.com/guideway/guideway/speaker/health"
 )
 
@@ -410,8 +411,22 @@ func (c *Controller) agentState(state agents.State) {
 	}
 	c.Enqueue(brain.AgentSaid{
 		Backend: state.Agent, Counted: state.Counted, Counts: state.Counts,
-		Serves: state.Serves, Accepts: state.Accepts, Own: state.Own, VIPsLacking: state.VIPsLacking,
+		Serves: state.Serves, Accepts: state.Accepts, Own: state.Own, VIPsLacking: state.VIPsLacking, Answers: answersOf(state.Answers),
 	})
+}
+
+// answersOf a backend, as far as an agent may be believed: none takes longer than a day.
+func answersOf(said *agentv1.Answers) *brain.Answers {
+	if said == nil {
+		return nil
+	}
+	within := func(microseconds uint64) time.Duration {
+		return time.Duration(min(microseconds, uint64((24*time.Hour).Microseconds()))) * time.Microsecond
+	}
+	return &brain.Answers{
+		Measured: said.GetMeasured(), P50: within(said.GetP50Us()), P99: within(said.GetP99Us()), Open: float64(said.GetOpenThousandths()) / 1e3,
+		Resets: said.GetResets(), Connections: said.GetConnections(), AcceptQueue: said.GetAcceptQueue(),
+	}
 }
 
 // forwarderEvent logs what the brain's transitions do not say.

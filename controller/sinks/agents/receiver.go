@@ -47,6 +47,8 @@ type State struct {
 	Own map[config.AgentAddress]bool
 	// VIPs of the backend's services that its config lacks.
 	VIPsLacking int
+	// How the backend answers; nil: that is not measured.
+	Answers *agentv1.Answers
 	// Backends whose agents' packets it takes. nil: it does not say, being of a former
 	// version.
 	Accepts map[config.AgentAddress]bool
@@ -98,6 +100,7 @@ func (r *receiver) stateOf(h session.Header, whole [][]byte, now time.Time) (sta
 		state.Serves, state.Accepts = parts[0].GetStanding().GetServes(), accepts(parts)
 		state.Own = addresses(parts[0].GetStanding().GetOwn())
 		state.VIPsLacking = int(parts[0].GetStanding().GetVipsLacking())
+		state.Answers = parts[0].GetStanding().GetAnswers()
 	}
 	if !ok || !services.count(parts, state) {
 		return nil, 0, false

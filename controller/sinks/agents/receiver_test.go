@@ -147,9 +147,9 @@ func TestAStateSaysWhatItsAgentCanDo(t *testing.T) {
 		t.Errorf("a former version's: %+v", former)
 	}
 	other := config.AgentAddressOf(netip.MustParseAddr("10.1.0.12"))
-	p.standing, p.accepts = &agentv1.Standing{Serves: true, Own: other[:], VipsLacking: 2}, other[:]
+	p.standing, p.accepts = &agentv1.Standing{Serves: true, Own: other[:], VipsLacking: 2, Answers: &agentv1.Answers{Measured: 7}}, other[:]
 	spoke := p.send(p.state(nil, nil)...)[0]
-	if !spoke.Serves || spoke.VIPsLacking != 2 || !spoke.Own[other] || len(spoke.Accepts) != 1 || !spoke.Accepts[other] || spoke.Counts != nil || !spoke.Counted.IsZero() {
+	if !spoke.Serves || spoke.VIPsLacking != 2 || spoke.Answers.GetMeasured() != 7 || !spoke.Own[other] || len(spoke.Accepts) != 1 || !spoke.Accepts[other] || spoke.Counts != nil || !spoke.Counted.IsZero() {
 		t.Errorf("uncounted: %+v", spoke)
 	}
 	p.standing.CountedMsAgo = proto.Uint32(700)

@@ -1612,7 +1612,9 @@ type Backend struct {
 	// Of the weight, in effect now; below 100 in slow start.
 	WeightPercent uint32 `protobuf:"varint,12,opt,name=weight_percent,json=weightPercent,proto3" json:"weight_percent,omitempty"`
 	// Kept down by damping, because it flapped.
-	Held          bool `protobuf:"varint,13,opt,name=held,proto3" json:"held,omitempty"`
+	Held bool `protobuf:"varint,13,opt,name=held,proto3" json:"held,omitempty"`
+	// As its agent measures it; missing: that is not measured, or the agent is silent.
+	Answers       *Answers `protobuf:"bytes,14,opt,name=answers,proto3" json:"answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1738,6 +1740,111 @@ func (x *Backend) GetHeld() bool {
 	return false
 }
 
+func (x *Backend) GetAnswers() *Answers {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+// How a backend answered in the latest minute, all its services together.
+type Answers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Answers that were measured.
+	Measured uint64 `protobuf:"varint,1,opt,name=measured,proto3" json:"measured,omitempty"`
+	// That half of them took at most, and all but a hundredth; missing without one.
+	P50 *durationpb.Duration `protobuf:"bytes,2,opt,name=p50,proto3" json:"p50,omitempty"`
+	P99 *durationpb.Duration `protobuf:"bytes,3,opt,name=p99,proto3" json:"p99,omitempty"`
+	// Requests that were open at once, on average.
+	Open float64 `protobuf:"fixed64,4,opt,name=open,proto3" json:"open,omitempty"`
+	// RSTs that it sent.
+	Resets uint64 `protobuf:"varint,5,opt,name=resets,proto3" json:"resets,omitempty"`
+	// Connections that are open, and those that the server has not accepted yet.
+	Connections   uint64 `protobuf:"varint,6,opt,name=connections,proto3" json:"connections,omitempty"`
+	AcceptQueue   uint64 `protobuf:"varint,7,opt,name=accept_queue,json=acceptQueue,proto3" json:"accept_queue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answers) Reset() {
+	*x = Answers{}
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answers) ProtoMessage() {}
+
+func (x *Answers) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answers.ProtoReflect.Descriptor instead.
+func (*Answers) Descriptor() ([]byte, []int) {
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Answers) GetMeasured() uint64 {
+	if x != nil {
+		return x.Measured
+	}
+	return 0
+}
+
+func (x *Answers) GetP50() *durationpb.Duration {
+	if x != nil {
+		return x.P50
+	}
+	return nil
+}
+
+func (x *Answers) GetP99() *durationpb.Duration {
+	if x != nil {
+		return x.P99
+	}
+	return nil
+}
+
+func (x *Answers) GetOpen() float64 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *Answers) GetResets() uint64 {
+	if x != nil {
+		return x.Resets
+	}
+	return 0
+}
+
+func (x *Answers) GetConnections() uint64 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
+func (x *Answers) GetAcceptQueue() uint64 {
+	if x != nil {
+		return x.AcceptQueue
+	}
+	return 0
+}
+
 type GetBackendRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1747,7 +1854,7 @@ type GetBackendRequest struct {
 
 func (x *GetBackendRequest) Reset() {
 	*x = GetBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1866,7 @@ func (x *GetBackendRequest) String() string {
 func (*GetBackendRequest) ProtoMessage() {}
 
 func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[16]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1879,7 @@ func (x *GetBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendRequest.ProtoReflect.Descriptor instead.
 func (*GetBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{16}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetBackendRequest) GetName() string {
@@ -1794,7 +1901,7 @@ type GetBackendResponse struct {
 
 func (x *GetBackendResponse) Reset() {
 	*x = GetBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +1913,7 @@ func (x *GetBackendResponse) String() string {
 func (*GetBackendResponse) ProtoMessage() {}
 
 func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[17]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +1926,7 @@ func (x *GetBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBackendResponse.ProtoReflect.Descriptor instead.
 func (*GetBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{17}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetBackendResponse) GetBackends() []*Backend {
@@ -1866,7 +1973,7 @@ type BackendCheck struct {
 
 func (x *BackendCheck) Reset() {
 	*x = BackendCheck{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1878,7 +1985,7 @@ func (x *BackendCheck) String() string {
 func (*BackendCheck) ProtoMessage() {}
 
 func (x *BackendCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[18]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1891,7 +1998,7 @@ func (x *BackendCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCheck.ProtoReflect.Descriptor instead.
 func (*BackendCheck) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{18}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BackendCheck) GetName() string {
@@ -2003,7 +2110,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2122,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[19]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2135,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{19}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Probe) GetPassed() bool {
@@ -2092,7 +2199,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2211,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[20]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2224,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{20}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Route) GetPrefix() string {
@@ -2196,7 +2303,7 @@ type Neighbor struct {
 
 func (x *Neighbor) Reset() {
 	*x = Neighbor{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2315,7 @@ func (x *Neighbor) String() string {
 func (*Neighbor) ProtoMessage() {}
 
 func (x *Neighbor) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[21]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2328,7 @@ func (x *Neighbor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Neighbor.ProtoReflect.Descriptor instead.
 func (*Neighbor) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{21}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Neighbor) GetAddress() string {
@@ -2294,7 +2401,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2413,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[22]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2426,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{22}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Peer) GetName() string {
@@ -2367,7 +2474,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2486,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[23]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2499,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{23}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReloadRequest) GetAcceptOlder() bool {
@@ -2411,7 +2518,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2423,7 +2530,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[24]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2436,7 +2543,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{24}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReloadResponse) GetWarnings() []string {
@@ -2462,7 +2569,7 @@ type DrainBackendRequest struct {
 
 func (x *DrainBackendRequest) Reset() {
 	*x = DrainBackendRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2474,7 +2581,7 @@ func (x *DrainBackendRequest) String() string {
 func (*DrainBackendRequest) ProtoMessage() {}
 
 func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[25]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2487,7 +2594,7 @@ func (x *DrainBackendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendRequest.ProtoReflect.Descriptor instead.
 func (*DrainBackendRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{25}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainBackendRequest) GetBackend() string {
@@ -2528,7 +2635,7 @@ type DrainBackendResponse struct {
 
 func (x *DrainBackendResponse) Reset() {
 	*x = DrainBackendResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2647,7 @@ func (x *DrainBackendResponse) String() string {
 func (*DrainBackendResponse) ProtoMessage() {}
 
 func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[26]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2660,7 @@ func (x *DrainBackendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBackendResponse.ProtoReflect.Descriptor instead.
 func (*DrainBackendResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{26}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DrainBackendResponse) GetWarnings() []string {
@@ -2582,7 +2689,7 @@ type DrainServiceRequest struct {
 
 func (x *DrainServiceRequest) Reset() {
 	*x = DrainServiceRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2594,7 +2701,7 @@ func (x *DrainServiceRequest) String() string {
 func (*DrainServiceRequest) ProtoMessage() {}
 
 func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[27]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2607,7 +2714,7 @@ func (x *DrainServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceRequest.ProtoReflect.Descriptor instead.
 func (*DrainServiceRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{27}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DrainServiceRequest) GetService() string {
@@ -2655,7 +2762,7 @@ type DrainServiceResponse struct {
 
 func (x *DrainServiceResponse) Reset() {
 	*x = DrainServiceResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2667,7 +2774,7 @@ func (x *DrainServiceResponse) String() string {
 func (*DrainServiceResponse) ProtoMessage() {}
 
 func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[28]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2680,7 +2787,7 @@ func (x *DrainServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainServiceResponse.ProtoReflect.Descriptor instead.
 func (*DrainServiceResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{28}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DrainServiceResponse) GetWarnings() []string {
@@ -2703,7 +2810,7 @@ type DrainMachineRequest struct {
 
 func (x *DrainMachineRequest) Reset() {
 	*x = DrainMachineRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2822,7 @@ func (x *DrainMachineRequest) String() string {
 func (*DrainMachineRequest) ProtoMessage() {}
 
 func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[29]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2835,7 @@ func (x *DrainMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineRequest.ProtoReflect.Descriptor instead.
 func (*DrainMachineRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{29}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DrainMachineRequest) GetDrain() bool {
@@ -2760,7 +2867,7 @@ type DrainMachineResponse struct {
 
 func (x *DrainMachineResponse) Reset() {
 	*x = DrainMachineResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +2879,7 @@ func (x *DrainMachineResponse) String() string {
 func (*DrainMachineResponse) ProtoMessage() {}
 
 func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[30]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +2892,7 @@ func (x *DrainMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachineResponse.ProtoReflect.Descriptor instead.
 func (*DrainMachineResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{30}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
 }
 
 // A file of a config.
@@ -2799,7 +2906,7 @@ type ConfigFile struct {
 
 func (x *ConfigFile) Reset() {
 	*x = ConfigFile{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2811,7 +2918,7 @@ func (x *ConfigFile) String() string {
 func (*ConfigFile) ProtoMessage() {}
 
 func (x *ConfigFile) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[31]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2824,7 +2931,7 @@ func (x *ConfigFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigFile.ProtoReflect.Descriptor instead.
 func (*ConfigFile) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{31}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ConfigFile) GetName() string {
@@ -2851,7 +2958,7 @@ type PlanConfigRequest struct {
 
 func (x *PlanConfigRequest) Reset() {
 	*x = PlanConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2863,7 +2970,7 @@ func (x *PlanConfigRequest) String() string {
 func (*PlanConfigRequest) ProtoMessage() {}
 
 func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[32]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2876,7 +2983,7 @@ func (x *PlanConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigRequest.ProtoReflect.Descriptor instead.
 func (*PlanConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{32}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PlanConfigRequest) GetFiles() []*ConfigFile {
@@ -2920,7 +3027,7 @@ type PlanConfigResponse struct {
 
 func (x *PlanConfigResponse) Reset() {
 	*x = PlanConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3039,7 @@ func (x *PlanConfigResponse) String() string {
 func (*PlanConfigResponse) ProtoMessage() {}
 
 func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[33]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3052,7 @@ func (x *PlanConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanConfigResponse.ProtoReflect.Descriptor instead.
 func (*PlanConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{33}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PlanConfigResponse) GetNumber() uint64 {
@@ -3053,7 +3160,7 @@ type TriedProbes struct {
 
 func (x *TriedProbes) Reset() {
 	*x = TriedProbes{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3065,7 +3172,7 @@ func (x *TriedProbes) String() string {
 func (*TriedProbes) ProtoMessage() {}
 
 func (x *TriedProbes) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[34]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3078,7 +3185,7 @@ func (x *TriedProbes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TriedProbes.ProtoReflect.Descriptor instead.
 func (*TriedProbes) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{34}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *TriedProbes) GetPassed() uint32 {
@@ -3122,7 +3229,7 @@ type FailedProbe struct {
 
 func (x *FailedProbe) Reset() {
 	*x = FailedProbe{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3134,7 +3241,7 @@ func (x *FailedProbe) String() string {
 func (*FailedProbe) ProtoMessage() {}
 
 func (x *FailedProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[35]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3147,7 +3254,7 @@ func (x *FailedProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailedProbe.ProtoReflect.Descriptor instead.
 func (*FailedProbe) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{35}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *FailedProbe) GetBackend() string {
@@ -3195,7 +3302,7 @@ type SessionChange struct {
 
 func (x *SessionChange) Reset() {
 	*x = SessionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3207,7 +3314,7 @@ func (x *SessionChange) String() string {
 func (*SessionChange) ProtoMessage() {}
 
 func (x *SessionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[36]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3220,7 +3327,7 @@ func (x *SessionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionChange.ProtoReflect.Descriptor instead.
 func (*SessionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{36}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SessionChange) GetAddress() string {
@@ -3272,7 +3379,7 @@ type ConfigChange struct {
 
 func (x *ConfigChange) Reset() {
 	*x = ConfigChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3284,7 +3391,7 @@ func (x *ConfigChange) String() string {
 func (*ConfigChange) ProtoMessage() {}
 
 func (x *ConfigChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[37]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3297,7 +3404,7 @@ func (x *ConfigChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChange.ProtoReflect.Descriptor instead.
 func (*ConfigChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{37}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ConfigChange) GetKind() string {
@@ -3340,7 +3447,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3352,7 +3459,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[38]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3365,7 +3472,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{38}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *FieldChange) GetField() string {
@@ -3413,7 +3520,7 @@ type ServiceChange struct {
 
 func (x *ServiceChange) Reset() {
 	*x = ServiceChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3425,7 +3532,7 @@ func (x *ServiceChange) String() string {
 func (*ServiceChange) ProtoMessage() {}
 
 func (x *ServiceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[39]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3438,7 +3545,7 @@ func (x *ServiceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceChange.ProtoReflect.Descriptor instead.
 func (*ServiceChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{39}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ServiceChange) GetService() string {
@@ -3516,7 +3623,7 @@ type ShareChange struct {
 
 func (x *ShareChange) Reset() {
 	*x = ShareChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3528,7 +3635,7 @@ func (x *ShareChange) String() string {
 func (*ShareChange) ProtoMessage() {}
 
 func (x *ShareChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[40]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3541,7 +3648,7 @@ func (x *ShareChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareChange.ProtoReflect.Descriptor instead.
 func (*ShareChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{40}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ShareChange) GetBackend() string {
@@ -3578,7 +3685,7 @@ type ConnectionChange struct {
 
 func (x *ConnectionChange) Reset() {
 	*x = ConnectionChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3590,7 +3697,7 @@ func (x *ConnectionChange) String() string {
 func (*ConnectionChange) ProtoMessage() {}
 
 func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[41]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3603,7 +3710,7 @@ func (x *ConnectionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionChange.ProtoReflect.Descriptor instead.
 func (*ConnectionChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{41}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ConnectionChange) GetStaying() uint64 {
@@ -3647,7 +3754,7 @@ type RouteChange struct {
 
 func (x *RouteChange) Reset() {
 	*x = RouteChange{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3659,7 +3766,7 @@ func (x *RouteChange) String() string {
 func (*RouteChange) ProtoMessage() {}
 
 func (x *RouteChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[42]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3672,7 +3779,7 @@ func (x *RouteChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteChange.ProtoReflect.Descriptor instead.
 func (*RouteChange) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{42}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RouteChange) GetPrefix() string {
@@ -3713,7 +3820,7 @@ type ReplaceConfigRequest struct {
 
 func (x *ReplaceConfigRequest) Reset() {
 	*x = ReplaceConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3725,7 +3832,7 @@ func (x *ReplaceConfigRequest) String() string {
 func (*ReplaceConfigRequest) ProtoMessage() {}
 
 func (x *ReplaceConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[43]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3738,7 +3845,7 @@ func (x *ReplaceConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceConfigRequest.ProtoReflect.Descriptor instead.
 func (*ReplaceConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{43}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReplaceConfigRequest) GetFiles() []*ConfigFile {
@@ -3768,7 +3875,7 @@ type ApplyConfigRequest struct {
 
 func (x *ApplyConfigRequest) Reset() {
 	*x = ApplyConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3780,7 +3887,7 @@ func (x *ApplyConfigRequest) String() string {
 func (*ApplyConfigRequest) ProtoMessage() {}
 
 func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[44]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3793,7 +3900,7 @@ func (x *ApplyConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigRequest.ProtoReflect.Descriptor instead.
 func (*ApplyConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{44}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ApplyConfigRequest) GetFiles() []*ConfigFile {
@@ -3835,7 +3942,7 @@ type ApplyOrder struct {
 
 func (x *ApplyOrder) Reset() {
 	*x = ApplyOrder{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3847,7 +3954,7 @@ func (x *ApplyOrder) String() string {
 func (*ApplyOrder) ProtoMessage() {}
 
 func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[45]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3860,7 +3967,7 @@ func (x *ApplyOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOrder.ProtoReflect.Descriptor instead.
 func (*ApplyOrder) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{45}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ApplyOrder) GetNumber() uint64 {
@@ -3918,7 +4025,7 @@ type ApplyConfigResponse struct {
 
 func (x *ApplyConfigResponse) Reset() {
 	*x = ApplyConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3930,7 +4037,7 @@ func (x *ApplyConfigResponse) String() string {
 func (*ApplyConfigResponse) ProtoMessage() {}
 
 func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[46]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3943,7 +4050,7 @@ func (x *ApplyConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyConfigResponse.ProtoReflect.Descriptor instead.
 func (*ApplyConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{46}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ApplyConfigResponse) GetPath() string {
@@ -4001,7 +4108,7 @@ type EndCanaryRequest struct {
 
 func (x *EndCanaryRequest) Reset() {
 	*x = EndCanaryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4013,7 +4120,7 @@ func (x *EndCanaryRequest) String() string {
 func (*EndCanaryRequest) ProtoMessage() {}
 
 func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[47]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4026,7 +4133,7 @@ func (x *EndCanaryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCanaryRequest.ProtoReflect.Descriptor instead.
 func (*EndCanaryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{47}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *EndCanaryRequest) GetPromote() bool {
@@ -4051,7 +4158,7 @@ type GetConfigHistoryRequest struct {
 
 func (x *GetConfigHistoryRequest) Reset() {
 	*x = GetConfigHistoryRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4063,7 +4170,7 @@ func (x *GetConfigHistoryRequest) String() string {
 func (*GetConfigHistoryRequest) ProtoMessage() {}
 
 func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[48]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4076,7 +4183,7 @@ func (x *GetConfigHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{48}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
 }
 
 type GetConfigHistoryResponse struct {
@@ -4092,7 +4199,7 @@ type GetConfigHistoryResponse struct {
 
 func (x *GetConfigHistoryResponse) Reset() {
 	*x = GetConfigHistoryResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4104,7 +4211,7 @@ func (x *GetConfigHistoryResponse) String() string {
 func (*GetConfigHistoryResponse) ProtoMessage() {}
 
 func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[49]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4117,7 +4224,7 @@ func (x *GetConfigHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{49}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetConfigHistoryResponse) GetRecords() []*ConfigRecord {
@@ -4169,7 +4276,7 @@ type ConfigRecord struct {
 
 func (x *ConfigRecord) Reset() {
 	*x = ConfigRecord{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4181,7 +4288,7 @@ func (x *ConfigRecord) String() string {
 func (*ConfigRecord) ProtoMessage() {}
 
 func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[50]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4194,7 +4301,7 @@ func (x *ConfigRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRecord.ProtoReflect.Descriptor instead.
 func (*ConfigRecord) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{50}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ConfigRecord) GetNumber() uint64 {
@@ -4284,7 +4391,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4296,7 +4403,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[51]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4309,7 +4416,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{51}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetConfigRequest) GetNumber() uint64 {
@@ -4329,7 +4436,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4341,7 +4448,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[52]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4354,7 +4461,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{52}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GetConfigResponse) GetRecord() *ConfigRecord {
@@ -4379,7 +4486,7 @@ type GetFleetRequest struct {
 
 func (x *GetFleetRequest) Reset() {
 	*x = GetFleetRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4391,7 +4498,7 @@ func (x *GetFleetRequest) String() string {
 func (*GetFleetRequest) ProtoMessage() {}
 
 func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[53]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4404,7 +4511,7 @@ func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetRequest.ProtoReflect.Descriptor instead.
 func (*GetFleetRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{53}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{54}
 }
 
 type GetFleetResponse struct {
@@ -4427,7 +4534,7 @@ type GetFleetResponse struct {
 
 func (x *GetFleetResponse) Reset() {
 	*x = GetFleetResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4439,7 +4546,7 @@ func (x *GetFleetResponse) String() string {
 func (*GetFleetResponse) ProtoMessage() {}
 
 func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[54]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4452,7 +4559,7 @@ func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFleetResponse.ProtoReflect.Descriptor instead.
 func (*GetFleetResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{54}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *GetFleetResponse) GetCluster() string {
@@ -4512,7 +4619,7 @@ type FleetMachine struct {
 
 func (x *FleetMachine) Reset() {
 	*x = FleetMachine{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4524,7 +4631,7 @@ func (x *FleetMachine) String() string {
 func (*FleetMachine) ProtoMessage() {}
 
 func (x *FleetMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[55]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4537,7 +4644,7 @@ func (x *FleetMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetMachine.ProtoReflect.Descriptor instead.
 func (*FleetMachine) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{55}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *FleetMachine) GetName() string {
@@ -4589,7 +4696,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4601,7 +4708,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[56]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4614,7 +4721,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{56}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *WatchEventsRequest) GetSince() *timestamppb.Timestamp {
@@ -4671,7 +4778,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[57]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4683,7 +4790,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[57]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4696,7 +4803,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{57}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *WatchEventsResponse) GetEvent() *Event {
@@ -4740,7 +4847,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[58]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4752,7 +4859,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[58]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4765,7 +4872,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{58}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Event) GetNumber() uint64 {
@@ -4868,7 +4975,7 @@ type WatchRatesRequest struct {
 
 func (x *WatchRatesRequest) Reset() {
 	*x = WatchRatesRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[59]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4880,7 +4987,7 @@ func (x *WatchRatesRequest) String() string {
 func (*WatchRatesRequest) ProtoMessage() {}
 
 func (x *WatchRatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[59]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4893,7 +5000,7 @@ func (x *WatchRatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRatesRequest.ProtoReflect.Descriptor instead.
 func (*WatchRatesRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{59}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *WatchRatesRequest) GetLimit() uint32 {
@@ -4953,7 +5060,7 @@ type Rates struct {
 
 func (x *Rates) Reset() {
 	*x = Rates{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[60]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4965,7 +5072,7 @@ func (x *Rates) String() string {
 func (*Rates) ProtoMessage() {}
 
 func (x *Rates) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[60]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4978,7 +5085,7 @@ func (x *Rates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rates.ProtoReflect.Descriptor instead.
 func (*Rates) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{60}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Rates) GetTime() *timestamppb.Timestamp {
@@ -5115,7 +5222,7 @@ type Rate struct {
 
 func (x *Rate) Reset() {
 	*x = Rate{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[61]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5127,7 +5234,7 @@ func (x *Rate) String() string {
 func (*Rate) ProtoMessage() {}
 
 func (x *Rate) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[61]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5140,7 +5247,7 @@ func (x *Rate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rate.ProtoReflect.Descriptor instead.
 func (*Rate) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{61}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Rate) GetService() string {
@@ -5191,7 +5298,7 @@ type DropRate struct {
 
 func (x *DropRate) Reset() {
 	*x = DropRate{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[62]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5203,7 +5310,7 @@ func (x *DropRate) String() string {
 func (*DropRate) ProtoMessage() {}
 
 func (x *DropRate) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[62]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5216,7 +5323,7 @@ func (x *DropRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRate.ProtoReflect.Descriptor instead.
 func (*DropRate) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{62}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *DropRate) GetReason() string {
@@ -5258,7 +5365,7 @@ type WorkerLoad struct {
 
 func (x *WorkerLoad) Reset() {
 	*x = WorkerLoad{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[63]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5270,7 +5377,7 @@ func (x *WorkerLoad) String() string {
 func (*WorkerLoad) ProtoMessage() {}
 
 func (x *WorkerLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[63]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5283,7 +5390,7 @@ func (x *WorkerLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerLoad.ProtoReflect.Descriptor instead.
 func (*WorkerLoad) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{63}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *WorkerLoad) GetName() string {
@@ -5308,7 +5415,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[64]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5320,7 +5427,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[64]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5333,7 +5440,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{64}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{65}
 }
 
 type RestartResponse struct {
@@ -5351,7 +5458,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[65]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5363,7 +5470,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_controller_v1_controller_proto_msgTypes[65]
+	mi := &file_guideway_controller_v1_controller_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5376,7 +5483,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{65}
+	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RestartResponse) GetForwarderVersionBefore() string {
@@ -5564,7 +5671,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\vconnections\x18\x06 \x01(\x04H\x00R\vconnections\x88\x01\x01\x129\n" +
 	"\n" +
 	"counted_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcountedAtB\x0e\n" +
-	"\f_connections\"\xec\x02\n" +
+	"\f_connections\"\xa7\x03\n" +
 	"\aBackend\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -5581,7 +5688,16 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	" \x01(\tR\x05group\x12\x1a\n" +
 	"\bservices\x18\v \x01(\rR\bservices\x12%\n" +
 	"\x0eweight_percent\x18\f \x01(\rR\rweightPercent\x12\x12\n" +
-	"\x04held\x18\r \x01(\bR\x04held\"'\n" +
+	"\x04held\x18\r \x01(\bR\x04held\x129\n" +
+	"\aanswers\x18\x0e \x01(\v2\x1f.guideway.controller.v1.AnswersR\aanswers\"\xf0\x01\n" +
+	"\aAnswers\x12\x1a\n" +
+	"\bmeasured\x18\x01 \x01(\x04R\bmeasured\x12+\n" +
+	"\x03p50\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03p50\x12+\n" +
+	"\x03p99\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03p99\x12\x12\n" +
+	"\x04open\x18\x04 \x01(\x01R\x04open\x12\x16\n" +
+	"\x06resets\x18\x05 \x01(\x04R\x06resets\x12 \n" +
+	"\vconnections\x18\x06 \x01(\x04R\vconnections\x12!\n" +
+	"\faccept_queue\x18\a \x01(\x04R\vacceptQueue\"'\n" +
 	"\x11GetBackendRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x8f\x01\n" +
 	"\x12GetBackendResponse\x12;\n" +
@@ -5903,7 +6019,7 @@ func file_guideway_controller_v1_controller_proto_rawDescGZIP() []byte {
 	return file_guideway_controller_v1_controller_proto_rawDescData
 }
 
-var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_guideway_controller_v1_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*GetStateRequest)(nil),            // 0: guideway.controller.v1.GetStateRequest
 	(*GetStateResponse)(nil),           // 1: guideway.controller.v1.GetStateResponse
@@ -5921,69 +6037,70 @@ var file_guideway_controller_v1_controller_proto_goTypes = []any{
 	(*BucketUse)(nil),                  // 13: guideway.controller.v1.BucketUse
 	(*BucketMove)(nil),                 // 14: guideway.controller.v1.BucketMove
 	(*Backend)(nil),                    // 15: guideway.controller.v1.Backend
-	(*GetBackendRequest)(nil),          // 16: guideway.controller.v1.GetBackendRequest
-	(*GetBackendResponse)(nil),         // 17: guideway.controller.v1.GetBackendResponse
-	(*BackendCheck)(nil),               // 18: guideway.controller.v1.BackendCheck
-	(*Probe)(nil),                      // 19: guideway.controller.v1.Probe
-	(*Route)(nil),                      // 20: guideway.controller.v1.Route
-	(*Neighbor)(nil),                   // 21: guideway.controller.v1.Neighbor
-	(*Peer)(nil),                       // 22: guideway.controller.v1.Peer
-	(*ReloadRequest)(nil),              // 23: guideway.controller.v1.ReloadRequest
-	(*ReloadResponse)(nil),             // 24: guideway.controller.v1.ReloadResponse
-	(*DrainBackendRequest)(nil),        // 25: guideway.controller.v1.DrainBackendRequest
-	(*DrainBackendResponse)(nil),       // 26: guideway.controller.v1.DrainBackendResponse
-	(*DrainServiceRequest)(nil),        // 27: guideway.controller.v1.DrainServiceRequest
-	(*DrainServiceResponse)(nil),       // 28: guideway.controller.v1.DrainServiceResponse
-	(*DrainMachineRequest)(nil),        // 29: guideway.controller.v1.DrainMachineRequest
-	(*DrainMachineResponse)(nil),       // 30: guideway.controller.v1.DrainMachineResponse
-	(*ConfigFile)(nil),                 // 31: guideway.controller.v1.ConfigFile
-	(*PlanConfigRequest)(nil),          // 32: guideway.controller.v1.PlanConfigRequest
-	(*PlanConfigResponse)(nil),         // 33: guideway.controller.v1.PlanConfigResponse
-	(*TriedProbes)(nil),                // 34: guideway.controller.v1.TriedProbes
-	(*FailedProbe)(nil),                // 35: guideway.controller.v1.FailedProbe
-	(*SessionChange)(nil),              // 36: guideway.controller.v1.SessionChange
-	(*ConfigChange)(nil),               // 37: guideway.controller.v1.ConfigChange
-	(*FieldChange)(nil),                // 38: guideway.controller.v1.FieldChange
-	(*ServiceChange)(nil),              // 39: guideway.controller.v1.ServiceChange
-	(*ShareChange)(nil),                // 40: guideway.controller.v1.ShareChange
-	(*ConnectionChange)(nil),           // 41: guideway.controller.v1.ConnectionChange
-	(*RouteChange)(nil),                // 42: guideway.controller.v1.RouteChange
-	(*ReplaceConfigRequest)(nil),       // 43: guideway.controller.v1.ReplaceConfigRequest
-	(*ApplyConfigRequest)(nil),         // 44: guideway.controller.v1.ApplyConfigRequest
-	(*ApplyOrder)(nil),                 // 45: guideway.controller.v1.ApplyOrder
-	(*ApplyConfigResponse)(nil),        // 46: guideway.controller.v1.ApplyConfigResponse
-	(*EndCanaryRequest)(nil),           // 47: guideway.controller.v1.EndCanaryRequest
-	(*GetConfigHistoryRequest)(nil),    // 48: guideway.controller.v1.GetConfigHistoryRequest
-	(*GetConfigHistoryResponse)(nil),   // 49: guideway.controller.v1.GetConfigHistoryResponse
-	(*ConfigRecord)(nil),               // 50: guideway.controller.v1.ConfigRecord
-	(*GetConfigRequest)(nil),           // 51: guideway.controller.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),          // 52: guideway.controller.v1.GetConfigResponse
-	(*GetFleetRequest)(nil),            // 53: guideway.controller.v1.GetFleetRequest
-	(*GetFleetResponse)(nil),           // 54: guideway.controller.v1.GetFleetResponse
-	(*FleetMachine)(nil),               // 55: guideway.controller.v1.FleetMachine
-	(*WatchEventsRequest)(nil),         // 56: guideway.controller.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),        // 57: guideway.controller.v1.WatchEventsResponse
-	(*Event)(nil),                      // 58: guideway.controller.v1.Event
-	(*WatchRatesRequest)(nil),          // 59: guideway.controller.v1.WatchRatesRequest
-	(*Rates)(nil),                      // 60: guideway.controller.v1.Rates
-	(*Rate)(nil),                       // 61: guideway.controller.v1.Rate
-	(*DropRate)(nil),                   // 62: guideway.controller.v1.DropRate
-	(*WorkerLoad)(nil),                 // 63: guideway.controller.v1.WorkerLoad
-	(*RestartRequest)(nil),             // 64: guideway.controller.v1.RestartRequest
-	(*RestartResponse)(nil),            // 65: guideway.controller.v1.RestartResponse
-	(*v1.VirtualRouter)(nil),           // 66: guideway.speaker.v1.VirtualRouter
-	(*v1.VrrpCounts)(nil),              // 67: guideway.speaker.v1.VrrpCounts
-	(*v1.VrrpProbe)(nil),               // 68: guideway.speaker.v1.VrrpProbe
-	(*timestamppb.Timestamp)(nil),      // 69: google.protobuf.Timestamp
-	(*v11.Canary)(nil),                 // 70: guideway.fleet.v1.Canary
-	(*durationpb.Duration)(nil),        // 71: google.protobuf.Duration
-	(*v11.Machine)(nil),                // 72: guideway.fleet.v1.Machine
-	(*v12.GetCountersRequest)(nil),     // 73: guideway.forwarder.v1.GetCountersRequest
-	(*v12.GetConnectionsRequest)(nil),  // 74: guideway.forwarder.v1.GetConnectionsRequest
-	(*v12.GetDropSamplesRequest)(nil),  // 75: guideway.forwarder.v1.GetDropSamplesRequest
-	(*v12.GetCountersResponse)(nil),    // 76: guideway.forwarder.v1.GetCountersResponse
-	(*v12.GetConnectionsResponse)(nil), // 77: guideway.forwarder.v1.GetConnectionsResponse
-	(*v12.GetDropSamplesResponse)(nil), // 78: guideway.forwarder.v1.GetDropSamplesResponse
+	(*Answers)(nil),                    // 16: guideway.controller.v1.Answers
+	(*GetBackendRequest)(nil),          // 17: guideway.controller.v1.GetBackendRequest
+	(*GetBackendResponse)(nil),         // 18: guideway.controller.v1.GetBackendResponse
+	(*BackendCheck)(nil),               // 19: guideway.controller.v1.BackendCheck
+	(*Probe)(nil),                      // 20: guideway.controller.v1.Probe
+	(*Route)(nil),                      // 21: guideway.controller.v1.Route
+	(*Neighbor)(nil),                   // 22: guideway.controller.v1.Neighbor
+	(*Peer)(nil),                       // 23: guideway.controller.v1.Peer
+	(*ReloadRequest)(nil),              // 24: guideway.controller.v1.ReloadRequest
+	(*ReloadResponse)(nil),             // 25: guideway.controller.v1.ReloadResponse
+	(*DrainBackendRequest)(nil),        // 26: guideway.controller.v1.DrainBackendRequest
+	(*DrainBackendResponse)(nil),       // 27: guideway.controller.v1.DrainBackendResponse
+	(*DrainServiceRequest)(nil),        // 28: guideway.controller.v1.DrainServiceRequest
+	(*DrainServiceResponse)(nil),       // 29: guideway.controller.v1.DrainServiceResponse
+	(*DrainMachineRequest)(nil),        // 30: guideway.controller.v1.DrainMachineRequest
+	(*DrainMachineResponse)(nil),       // 31: guideway.controller.v1.DrainMachineResponse
+	(*ConfigFile)(nil),                 // 32: guideway.controller.v1.ConfigFile
+	(*PlanConfigRequest)(nil),          // 33: guideway.controller.v1.PlanConfigRequest
+	(*PlanConfigResponse)(nil),         // 34: guideway.controller.v1.PlanConfigResponse
+	(*TriedProbes)(nil),                // 35: guideway.controller.v1.TriedProbes
+	(*FailedProbe)(nil),                // 36: guideway.controller.v1.FailedProbe
+	(*SessionChange)(nil),              // 37: guideway.controller.v1.SessionChange
+	(*ConfigChange)(nil),               // 38: guideway.controller.v1.ConfigChange
+	(*FieldChange)(nil),                // 39: guideway.controller.v1.FieldChange
+	(*ServiceChange)(nil),              // 40: guideway.controller.v1.ServiceChange
+	(*ShareChange)(nil),                // 41: guideway.controller.v1.ShareChange
+	(*ConnectionChange)(nil),           // 42: guideway.controller.v1.ConnectionChange
+	(*RouteChange)(nil),                // 43: guideway.controller.v1.RouteChange
+	(*ReplaceConfigRequest)(nil),       // 44: guideway.controller.v1.ReplaceConfigRequest
+	(*ApplyConfigRequest)(nil),         // 45: guideway.controller.v1.ApplyConfigRequest
+	(*ApplyOrder)(nil),                 // 46: guideway.controller.v1.ApplyOrder
+	(*ApplyConfigResponse)(nil),        // 47: guideway.controller.v1.ApplyConfigResponse
+	(*EndCanaryRequest)(nil),           // 48: guideway.controller.v1.EndCanaryRequest
+	(*GetConfigHistoryRequest)(nil),    // 49: guideway.controller.v1.GetConfigHistoryRequest
+	(*GetConfigHistoryResponse)(nil),   // 50: guideway.controller.v1.GetConfigHistoryResponse
+	(*ConfigRecord)(nil),               // 51: guideway.controller.v1.ConfigRecord
+	(*GetConfigRequest)(nil),           // 52: guideway.controller.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),          // 53: guideway.controller.v1.GetConfigResponse
+	(*GetFleetRequest)(nil),            // 54: guideway.controller.v1.GetFleetRequest
+	(*GetFleetResponse)(nil),           // 55: guideway.controller.v1.GetFleetResponse
+	(*FleetMachine)(nil),               // 56: guideway.controller.v1.FleetMachine
+	(*WatchEventsRequest)(nil),         // 57: guideway.controller.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),        // 58: guideway.controller.v1.WatchEventsResponse
+	(*Event)(nil),                      // 59: guideway.controller.v1.Event
+	(*WatchRatesRequest)(nil),          // 60: guideway.controller.v1.WatchRatesRequest
+	(*Rates)(nil),                      // 61: guideway.controller.v1.Rates
+	(*Rate)(nil),                       // 62: guideway.controller.v1.Rate
+	(*DropRate)(nil),                   // 63: guideway.controller.v1.DropRate
+	(*WorkerLoad)(nil),                 // 64: guideway.controller.v1.WorkerLoad
+	(*RestartRequest)(nil),             // 65: guideway.controller.v1.RestartRequest
+	(*RestartResponse)(nil),            // 66: guideway.controller.v1.RestartResponse
+	(*v1.VirtualRouter)(nil),           // 67: guideway.speaker.v1.VirtualRouter
+	(*v1.VrrpCounts)(nil),              // 68: guideway.speaker.v1.VrrpCounts
+	(*v1.VrrpProbe)(nil),               // 69: guideway.speaker.v1.VrrpProbe
+	(*timestamppb.Timestamp)(nil),      // 70: google.protobuf.Timestamp
+	(*v11.Canary)(nil),                 // 71: guideway.fleet.v1.Canary
+	(*durationpb.Duration)(nil),        // 72: google.protobuf.Duration
+	(*v11.Machine)(nil),                // 73: guideway.fleet.v1.Machine
+	(*v12.GetCountersRequest)(nil),     // 74: guideway.forwarder.v1.GetCountersRequest
+	(*v12.GetConnectionsRequest)(nil),  // 75: guideway.forwarder.v1.GetConnectionsRequest
+	(*v12.GetDropSamplesRequest)(nil),  // 76: guideway.forwarder.v1.GetDropSamplesRequest
+	(*v12.GetCountersResponse)(nil),    // 77: guideway.forwarder.v1.GetCountersResponse
+	(*v12.GetConnectionsResponse)(nil), // 78: guideway.forwarder.v1.GetConnectionsResponse
+	(*v12.GetDropSamplesResponse)(nil), // 79: guideway.forwarder.v1.GetDropSamplesResponse
 }
 var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	4,   // 0: guideway.controller.v1.GetStateResponse.machine:type_name -> guideway.controller.v1.Machine
@@ -5991,127 +6108,130 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	8,   // 2: guideway.controller.v1.GetStateResponse.forwarder:type_name -> guideway.controller.v1.Forwarder
 	9,   // 3: guideway.controller.v1.GetStateResponse.services:type_name -> guideway.controller.v1.Service
 	15,  // 4: guideway.controller.v1.GetStateResponse.backends:type_name -> guideway.controller.v1.Backend
-	20,  // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
-	21,  // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
-	22,  // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
+	21,  // 5: guideway.controller.v1.GetStateResponse.routes:type_name -> guideway.controller.v1.Route
+	22,  // 6: guideway.controller.v1.GetStateResponse.neighbors:type_name -> guideway.controller.v1.Neighbor
+	23,  // 7: guideway.controller.v1.GetStateResponse.peers:type_name -> guideway.controller.v1.Peer
 	3,   // 8: guideway.controller.v1.GetStateResponse.speaker:type_name -> guideway.controller.v1.SpeakerState
-	66,  // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
-	67,  // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
+	67,  // 9: guideway.controller.v1.GetStateResponse.vrrp:type_name -> guideway.speaker.v1.VirtualRouter
+	68,  // 10: guideway.controller.v1.GetStateResponse.vrrp_counts:type_name -> guideway.speaker.v1.VrrpCounts
 	2,   // 11: guideway.controller.v1.GetStateResponse.member_sources:type_name -> guideway.controller.v1.MemberSource
-	68,  // 12: guideway.controller.v1.GetStateResponse.vrrp_probes:type_name -> guideway.speaker.v1.VrrpProbe
-	69,  // 13: guideway.controller.v1.MemberSource.last_success:type_name -> google.protobuf.Timestamp
-	69,  // 14: guideway.controller.v1.MemberSource.problem_since:type_name -> google.protobuf.Timestamp
-	69,  // 15: guideway.controller.v1.MemberSource.waiting_since:type_name -> google.protobuf.Timestamp
-	69,  // 16: guideway.controller.v1.MemberSource.waiting_until:type_name -> google.protobuf.Timestamp
+	69,  // 12: guideway.controller.v1.GetStateResponse.vrrp_probes:type_name -> guideway.speaker.v1.VrrpProbe
+	70,  // 13: guideway.controller.v1.MemberSource.last_success:type_name -> google.protobuf.Timestamp
+	70,  // 14: guideway.controller.v1.MemberSource.problem_since:type_name -> google.protobuf.Timestamp
+	70,  // 15: guideway.controller.v1.MemberSource.waiting_since:type_name -> google.protobuf.Timestamp
+	70,  // 16: guideway.controller.v1.MemberSource.waiting_until:type_name -> google.protobuf.Timestamp
 	5,   // 17: guideway.controller.v1.Machine.drain:type_name -> guideway.controller.v1.Drain
-	69,  // 18: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
-	69,  // 19: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
-	69,  // 20: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
-	69,  // 21: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
+	70,  // 18: guideway.controller.v1.Drain.since:type_name -> google.protobuf.Timestamp
+	70,  // 19: guideway.controller.v1.Drain.until:type_name -> google.protobuf.Timestamp
+	70,  // 20: guideway.controller.v1.Config.loaded_at:type_name -> google.protobuf.Timestamp
+	70,  // 21: guideway.controller.v1.Config.problem_at:type_name -> google.protobuf.Timestamp
 	7,   // 22: guideway.controller.v1.Config.etcd:type_name -> guideway.controller.v1.Etcd
-	69,  // 23: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
-	70,  // 24: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
-	69,  // 25: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
+	70,  // 23: guideway.controller.v1.Etcd.answered_at:type_name -> google.protobuf.Timestamp
+	71,  // 24: guideway.controller.v1.Etcd.canary:type_name -> guideway.fleet.v1.Canary
+	70,  // 25: guideway.controller.v1.Forwarder.since:type_name -> google.protobuf.Timestamp
 	5,   // 26: guideway.controller.v1.Service.drain:type_name -> guideway.controller.v1.Drain
 	10,  // 27: guideway.controller.v1.Service.buckets:type_name -> guideway.controller.v1.Buckets
-	71,  // 28: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
+	72,  // 28: guideway.controller.v1.Buckets.move_age_max:type_name -> google.protobuf.Duration
 	13,  // 29: guideway.controller.v1.Buckets.backends:type_name -> guideway.controller.v1.BucketUse
 	14,  // 30: guideway.controller.v1.Buckets.moves:type_name -> guideway.controller.v1.BucketMove
 	11,  // 31: guideway.controller.v1.Buckets.agreement:type_name -> guideway.controller.v1.BucketAgreement
 	12,  // 32: guideway.controller.v1.BucketAgreement.lags:type_name -> guideway.controller.v1.BucketLag
-	69,  // 33: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
-	69,  // 34: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
-	69,  // 35: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
-	15,  // 36: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	18,  // 37: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	71,  // 38: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	71,  // 39: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	69,  // 40: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	19,  // 41: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	71,  // 42: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	69,  // 43: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	69,  // 44: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	69,  // 45: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	69,  // 46: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	69,  // 47: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	71,  // 48: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	71,  // 49: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	31,  // 50: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	37,  // 51: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	39,  // 52: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	42,  // 53: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	36,  // 54: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
-	34,  // 55: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
-	35,  // 56: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
-	38,  // 57: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	40,  // 58: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	41,  // 59: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	41,  // 60: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	31,  // 61: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	45,  // 62: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	31,  // 63: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	45,  // 64: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	50,  // 65: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	69,  // 66: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	50,  // 67: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	31,  // 68: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
-	55,  // 69: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	69,  // 70: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	70,  // 71: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	72,  // 72: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	69,  // 73: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	69,  // 74: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
-	58,  // 75: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
-	69,  // 76: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
-	69,  // 77: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
-	69,  // 78: guideway.controller.v1.Rates.time:type_name -> google.protobuf.Timestamp
-	61,  // 79: guideway.controller.v1.Rates.services:type_name -> guideway.controller.v1.Rate
-	61,  // 80: guideway.controller.v1.Rates.backends:type_name -> guideway.controller.v1.Rate
-	62,  // 81: guideway.controller.v1.Rates.dropped:type_name -> guideway.controller.v1.DropRate
-	63,  // 82: guideway.controller.v1.Rates.workers:type_name -> guideway.controller.v1.WorkerLoad
-	0,   // 83: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	16,  // 84: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	23,  // 85: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	32,  // 86: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	43,  // 87: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
-	44,  // 88: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	47,  // 89: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	64,  // 90: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	48,  // 91: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	51,  // 92: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	25,  // 93: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	27,  // 94: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	29,  // 95: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	53,  // 96: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	56,  // 97: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
-	59,  // 98: guideway.controller.v1.Controller.WatchRates:input_type -> guideway.controller.v1.WatchRatesRequest
-	73,  // 99: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	74,  // 100: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	75,  // 101: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,   // 102: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	17,  // 103: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	24,  // 104: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	33,  // 105: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	46,  // 106: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46,  // 107: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46,  // 108: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	65,  // 109: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	49,  // 110: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	52,  // 111: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	26,  // 112: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	28,  // 113: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	30,  // 114: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	54,  // 115: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	57,  // 116: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
-	60,  // 117: guideway.controller.v1.Controller.WatchRates:output_type -> guideway.controller.v1.Rates
-	76,  // 118: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	77,  // 119: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	78,  // 120: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	102, // [102:121] is the sub-list for method output_type
-	83,  // [83:102] is the sub-list for method input_type
-	83,  // [83:83] is the sub-list for extension type_name
-	83,  // [83:83] is the sub-list for extension extendee
-	0,   // [0:83] is the sub-list for field type_name
+	70,  // 33: guideway.controller.v1.BucketMove.since:type_name -> google.protobuf.Timestamp
+	70,  // 34: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
+	70,  // 35: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
+	16,  // 36: guideway.controller.v1.Backend.answers:type_name -> guideway.controller.v1.Answers
+	72,  // 37: guideway.controller.v1.Answers.p50:type_name -> google.protobuf.Duration
+	72,  // 38: guideway.controller.v1.Answers.p99:type_name -> google.protobuf.Duration
+	15,  // 39: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	19,  // 40: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	72,  // 41: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	72,  // 42: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	70,  // 43: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	20,  // 44: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	72,  // 45: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
+	70,  // 46: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	70,  // 47: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	70,  // 48: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	70,  // 49: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	70,  // 50: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	72,  // 51: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	72,  // 52: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	32,  // 53: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	38,  // 54: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	40,  // 55: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	43,  // 56: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	37,  // 57: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
+	35,  // 58: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
+	36,  // 59: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
+	39,  // 60: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	41,  // 61: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	42,  // 62: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	42,  // 63: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	32,  // 64: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	46,  // 65: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	32,  // 66: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	46,  // 67: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	51,  // 68: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	70,  // 69: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	51,  // 70: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	32,  // 71: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
+	56,  // 72: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	70,  // 73: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	71,  // 74: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	73,  // 75: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	70,  // 76: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	70,  // 77: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	59,  // 78: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
+	70,  // 79: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
+	70,  // 80: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
+	70,  // 81: guideway.controller.v1.Rates.time:type_name -> google.protobuf.Timestamp
+	62,  // 82: guideway.controller.v1.Rates.services:type_name -> guideway.controller.v1.Rate
+	62,  // 83: guideway.controller.v1.Rates.backends:type_name -> guideway.controller.v1.Rate
+	63,  // 84: guideway.controller.v1.Rates.dropped:type_name -> guideway.controller.v1.DropRate
+	64,  // 85: guideway.controller.v1.Rates.workers:type_name -> guideway.controller.v1.WorkerLoad
+	0,   // 86: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	17,  // 87: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	24,  // 88: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	33,  // 89: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	44,  // 90: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
+	45,  // 91: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	48,  // 92: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	65,  // 93: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	49,  // 94: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	52,  // 95: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	26,  // 96: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	28,  // 97: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	30,  // 98: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	54,  // 99: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	57,  // 100: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
+	60,  // 101: guideway.controller.v1.Controller.WatchRates:input_type -> guideway.controller.v1.WatchRatesRequest
+	74,  // 102: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	75,  // 103: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	76,  // 104: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,   // 105: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	18,  // 106: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	25,  // 107: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	34,  // 108: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	47,  // 109: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	47,  // 110: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	47,  // 111: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	66,  // 112: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	50,  // 113: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	53,  // 114: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	27,  // 115: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	29,  // 116: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	31,  // 117: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	55,  // 118: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	58,  // 119: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
+	61,  // 120: guideway.controller.v1.Controller.WatchRates:output_type -> guideway.controller.v1.Rates
+	77,  // 121: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	78,  // 122: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	79,  // 123: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	105, // [105:124] is the sub-list for method output_type
+	86,  // [86:105] is the sub-list for method input_type
+	86,  // [86:86] is the sub-list for extension type_name
+	86,  // [86:86] is the sub-list for extension extendee
+	0,   // [0:86] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -6127,7 +6247,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_controller_v1_controller_proto_rawDesc), len(file_guideway_controller_v1_controller_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   66,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
