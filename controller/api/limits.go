@@ -54,7 +54,8 @@ const (
 	watchersMax = 32
 	// Of one user, who cannot keep others out.
 	watchersOfUserMax = 8
-	// What a state becomes as JSON, and the message beside it.
+	// What a state becomes as JSON, and the message beside it. Answers with more zeros become more,
+	// and are small.
 	jsonInflation = 4
 )
 
