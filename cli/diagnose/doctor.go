@@ -661,10 +661,10 @@ func (p *diagnosis) memberSources() {
 	for _, s := range p.state.GetMemberSources() {
 		switch {
 		case s.Problem != "":
-			p.add(gradeWarn, "pool", "%s keeps its %d backends: %s fails: %s; its latest success: %s", s.Pool, s.Backends, s.Source, s.Problem, output.Ago(s.LastSuccess))
+			p.add(gradeWarn, "pool", "%s keeps its %d backends: %s fails: %s; its latest success: %s", s.Name, s.Backends, s.Source, s.Problem, output.Ago(s.LastSuccess))
 		case s.Waiting > 0:
 			p.add(gradeWarn, "pool", "%s: %s lacks %d of its %d backends, which stay until %s (shrink_delay): correct the source if they live",
-				s.Pool, s.Source, s.Waiting, s.Backends, output.At(s.WaitingUntil))
+				s.Name, s.Source, s.Waiting, s.Backends, output.At(s.WaitingUntil))
 		}
 	}
 }

@@ -85,7 +85,11 @@ func (s *service) GetState(ctx context.Context, r *controllerv1.GetStateRequest)
 		return nil, err
 	}
 	defer done()
-	return s.host.StateOf(ctx, r)
+	state, err := s.host.StateOf(ctx, r)
+	if err == nil && r.WithCounters {
+		state.NotCounted = s.count(ctx, state.Services, state.Backends)
+	}
+	return state, err
 }
 
 func (s *service) GetBackend(ctx context.Context, r *controllerv1.GetBackendRequest) (*controllerv1.GetBackendResponse, error) {
@@ -97,6 +101,9 @@ func (s *service) GetBackend(ctx context.Context, r *controllerv1.GetBackendRequ
 	response, err := s.host.BackendOf(ctx, r.Name)
 	if err != nil {
 		return nil, failure(err)
+	}
+	if r.WithCounters {
+		response.NotCounted = s.count(ctx, nil, response.Backends)
 	}
 	return response, nil
 }

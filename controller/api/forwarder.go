@@ -31,7 +31,11 @@ func handOn[Q, R any](ctx context.Context, s *service, request *Q, call func(con
 	defer done()
 	response, err := call(ctx, request)
 	if err != nil {
-		return nil, status.Errorf(status.Code(err), "the forwarder: %s", status.Convert(err).Message())
+		return nil, forwarderError(err)
 	}
 	return response, nil
+}
+
+func forwarderError(err error) error {
+	return status.Errorf(status.Code(err), "the forwarder: %s", status.Convert(err).Message())
 }

@@ -32,8 +32,10 @@ type GetStateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Leave out backends: a client that shows only services need not wait for them.
 	WithoutBackends bool `protobuf:"varint,1,opt,name=without_backends,json=withoutBackends,proto3" json:"without_backends,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Services and backends with what the forwarder counted of them.
+	WithCounters  bool `protobuf:"varint,2,opt,name=with_counters,json=withCounters,proto3" json:"with_counters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStateRequest) Reset() {
@@ -73,6 +75,13 @@ func (x *GetStateRequest) GetWithoutBackends() bool {
 	return false
 }
 
+func (x *GetStateRequest) GetWithCounters() bool {
+	if x != nil {
+		return x.WithCounters
+	}
+	return false
+}
+
 type GetStateResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Version   string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -103,7 +112,9 @@ type GetStateResponse struct {
 	// Pools whose backends come from a file or from DNS, in order of the config.
 	MemberSources []*MemberSource `protobuf:"bytes,16,rep,name=member_sources,json=memberSources,proto3" json:"member_sources,omitempty"`
 	// As the speaker says.
-	VrrpProbes    []*v1.VrrpProbe `protobuf:"bytes,17,rep,name=vrrp_probes,json=vrrpProbes,proto3" json:"vrrp_probes,omitempty"`
+	VrrpProbes []*v1.VrrpProbe `protobuf:"bytes,17,rep,name=vrrp_probes,json=vrrpProbes,proto3" json:"vrrp_probes,omitempty"`
+	// Why there are no counters although they were requested; empty: there are.
+	NotCounted    string `protobuf:"bytes,18,opt,name=not_counted,json=notCounted,proto3" json:"not_counted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -257,10 +268,18 @@ func (x *GetStateResponse) GetVrrpProbes() []*v1.VrrpProbe {
 	return nil
 }
 
+func (x *GetStateResponse) GetNotCounted() string {
+	if x != nil {
+		return x.NotCounted
+	}
+	return ""
+}
+
 // Where a pool's backends come from.
 type MemberSource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Pool  string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Of the pool.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Like `file /etc/guideway/web.json` or `dns web.internal`.
 	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
 	// Backends of the set in use; and those that drain because the source does not
@@ -311,9 +330,9 @@ func (*MemberSource) Descriptor() ([]byte, []int) {
 	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *MemberSource) GetPool() string {
+func (x *MemberSource) GetName() string {
 	if x != nil {
-		return x.Pool
+		return x.Name
 	}
 	return ""
 }
@@ -1025,9 +1044,14 @@ type Service struct {
 	// Of a stateless service, and of no other.
 	Buckets *Buckets `protobuf:"bytes,12,opt,name=buckets,proto3" json:"buckets,omitempty"`
 	// Its set of pools, as Backend.group.
-	Group         string `protobuf:"bytes,13,opt,name=group,proto3" json:"group,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Group string `protobuf:"bytes,13,opt,name=group,proto3" json:"group,omitempty"`
+	// With counters: since the forwarder's start, and the connections that it tracks now.
+	Packets        *uint64 `protobuf:"varint,14,opt,name=packets,proto3,oneof" json:"packets,omitempty"`
+	Bytes          *uint64 `protobuf:"varint,15,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	NewConnections *uint64 `protobuf:"varint,16,opt,name=new_connections,json=newConnections,proto3,oneof" json:"new_connections,omitempty"`
+	Connections    *uint64 `protobuf:"varint,17,opt,name=connections,proto3,oneof" json:"connections,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -1149,6 +1173,34 @@ func (x *Service) GetGroup() string {
 		return x.Group
 	}
 	return ""
+}
+
+func (x *Service) GetPackets() uint64 {
+	if x != nil && x.Packets != nil {
+		return *x.Packets
+	}
+	return 0
+}
+
+func (x *Service) GetBytes() uint64 {
+	if x != nil && x.Bytes != nil {
+		return *x.Bytes
+	}
+	return 0
+}
+
+func (x *Service) GetNewConnections() uint64 {
+	if x != nil && x.NewConnections != nil {
+		return *x.NewConnections
+	}
+	return 0
+}
+
+func (x *Service) GetConnections() uint64 {
+	if x != nil && x.Connections != nil {
+		return *x.Connections
+	}
+	return 0
 }
 
 // Which backends have the buckets of a stateless service.
@@ -1612,9 +1664,13 @@ type Backend struct {
 	// Of the weight, in effect now; below 100 in slow start.
 	WeightPercent uint32 `protobuf:"varint,12,opt,name=weight_percent,json=weightPercent,proto3" json:"weight_percent,omitempty"`
 	// Kept down by damping, because it flapped.
-	Held          bool `protobuf:"varint,13,opt,name=held,proto3" json:"held,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Held bool `protobuf:"varint,13,opt,name=held,proto3" json:"held,omitempty"`
+	// With counters: since the forwarder's start; of several services' together.
+	Packets        *uint64 `protobuf:"varint,14,opt,name=packets,proto3,oneof" json:"packets,omitempty"`
+	Bytes          *uint64 `protobuf:"varint,15,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	NewConnections *uint64 `protobuf:"varint,16,opt,name=new_connections,json=newConnections,proto3,oneof" json:"new_connections,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Backend) Reset() {
@@ -1738,9 +1794,31 @@ func (x *Backend) GetHeld() bool {
 	return false
 }
 
+func (x *Backend) GetPackets() uint64 {
+	if x != nil && x.Packets != nil {
+		return *x.Packets
+	}
+	return 0
+}
+
+func (x *Backend) GetBytes() uint64 {
+	if x != nil && x.Bytes != nil {
+		return *x.Bytes
+	}
+	return 0
+}
+
+func (x *Backend) GetNewConnections() uint64 {
+	if x != nil && x.NewConnections != nil {
+		return *x.NewConnections
+	}
+	return 0
+}
+
 type GetBackendRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	WithCounters  bool                   `protobuf:"varint,2,opt,name=with_counters,json=withCounters,proto3" json:"with_counters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1782,12 +1860,21 @@ func (x *GetBackendRequest) GetName() string {
 	return ""
 }
 
+func (x *GetBackendRequest) GetWithCounters() bool {
+	if x != nil {
+		return x.WithCounters
+	}
+	return false
+}
+
 type GetBackendResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As each set of pools uses it, in order of group.
 	Backends []*Backend `protobuf:"bytes,1,rep,name=backends,proto3" json:"backends,omitempty"`
 	// Of all its pools, in order of name.
-	Checks        []*BackendCheck `protobuf:"bytes,2,rep,name=checks,proto3" json:"checks,omitempty"`
+	Checks []*BackendCheck `protobuf:"bytes,2,rep,name=checks,proto3" json:"checks,omitempty"`
+	// As in a state.
+	NotCounted    string `protobuf:"bytes,3,opt,name=not_counted,json=notCounted,proto3" json:"not_counted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1834,6 +1921,13 @@ func (x *GetBackendResponse) GetChecks() []*BackendCheck {
 		return x.Checks
 	}
 	return nil
+}
+
+func (x *GetBackendResponse) GetNotCounted() string {
+	if x != nil {
+		return x.NotCounted
+	}
+	return ""
 }
 
 // A health check of one backend.
@@ -1989,8 +2083,8 @@ type Probe struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Passed bool                   `protobuf:"varint,1,opt,name=passed,proto3" json:"passed,omitempty"`
 	// What was answered, or why it failed.
-	Result  string               `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
-	Latency *durationpb.Duration `protobuf:"bytes,3,opt,name=latency,proto3" json:"latency,omitempty"`
+	Result         string  `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	LatencySeconds float64 `protobuf:"fixed64,7,opt,name=latency_seconds,json=latencySeconds,proto3" json:"latency_seconds,omitempty"`
 	// When its result came.
 	At *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
 	// What will make probes fail later; empty: nothing known.
@@ -2045,11 +2139,11 @@ func (x *Probe) GetResult() string {
 	return ""
 }
 
-func (x *Probe) GetLatency() *durationpb.Duration {
+func (x *Probe) GetLatencySeconds() float64 {
 	if x != nil {
-		return x.Latency
+		return x.LatencySeconds
 	}
-	return nil
+	return 0
 }
 
 func (x *Probe) GetAt() *timestamppb.Timestamp {
@@ -5411,9 +5505,10 @@ var File_guideway_controller_v1_controller_proto protoreflect.FileDescriptor
 
 const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
-	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dguideway/fleet/v1/fleet.proto\x1a%guideway/forwarder/v1/forwarder.proto\x1a!guideway/speaker/v1/speaker.proto\"<\n" +
+	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dguideway/fleet/v1/fleet.proto\x1a%guideway/forwarder/v1/forwarder.proto\x1a!guideway/speaker/v1/speaker.proto\"a\n" +
 	"\x0fGetStateRequest\x12)\n" +
-	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xb4\a\n" +
+	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\x12#\n" +
+	"\rwith_counters\x18\x02 \x01(\bR\fwithCounters\"\xd5\a\n" +
 	"\x10GetStateResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x129\n" +
 	"\amachine\x18\x02 \x01(\v2\x1f.guideway.controller.v1.MachineR\amachine\x126\n" +
@@ -5434,9 +5529,11 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"vrrpCounts\x12K\n" +
 	"\x0emember_sources\x18\x10 \x03(\v2$.guideway.controller.v1.MemberSourceR\rmemberSources\x12?\n" +
 	"\vvrrp_probes\x18\x11 \x03(\v2\x1e.guideway.speaker.v1.VrrpProbeR\n" +
-	"vrrpProbes\"\xa6\x03\n" +
+	"vrrpProbes\x12\x1f\n" +
+	"\vnot_counted\x18\x12 \x01(\tR\n" +
+	"notCounted\"\xa6\x03\n" +
 	"\fMemberSource\x12\x12\n" +
-	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
 	"\bbackends\x18\x03 \x01(\rR\bbackends\x12\x18\n" +
 	"\aleaving\x18\x04 \x01(\rR\aleaving\x12=\n" +
@@ -5505,7 +5602,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x12generation_running\x18\x06 \x01(\x04R\x11generationRunning\x12\x18\n" +
 	"\arefusal\x18\a \x01(\tR\arefusal\x12)\n" +
 	"\x10restart_required\x18\b \x01(\tR\x0frestartRequired\x12\x1a\n" +
-	"\bwarnings\x18\t \x03(\tR\bwarnings\"\xa3\x03\n" +
+	"\bwarnings\x18\t \x03(\tR\bwarnings\"\xec\x04\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04vips\x18\x02 \x03(\tR\x04vips\x12\x14\n" +
@@ -5520,7 +5617,16 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	" \x01(\rR\vbackendsMin\x123\n" +
 	"\x05drain\x18\v \x01(\v2\x1d.guideway.controller.v1.DrainR\x05drain\x129\n" +
 	"\abuckets\x18\f \x01(\v2\x1f.guideway.controller.v1.BucketsR\abuckets\x12\x14\n" +
-	"\x05group\x18\r \x01(\tR\x05group\"\xc1\x03\n" +
+	"\x05group\x18\r \x01(\tR\x05group\x12\x1d\n" +
+	"\apackets\x18\x0e \x01(\x04H\x00R\apackets\x88\x01\x01\x12\x19\n" +
+	"\x05bytes\x18\x0f \x01(\x04H\x01R\x05bytes\x88\x01\x01\x12,\n" +
+	"\x0fnew_connections\x18\x10 \x01(\x04H\x02R\x0enewConnections\x88\x01\x01\x12%\n" +
+	"\vconnections\x18\x11 \x01(\x04H\x03R\vconnections\x88\x01\x01B\n" +
+	"\n" +
+	"\b_packetsB\b\n" +
+	"\x06_bytesB\x12\n" +
+	"\x10_new_connectionsB\x0e\n" +
+	"\f_connections\"\xc1\x03\n" +
 	"\aBuckets\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x1e\n" +
 	"\n" +
@@ -5564,7 +5670,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\vconnections\x18\x06 \x01(\x04H\x00R\vconnections\x88\x01\x01\x129\n" +
 	"\n" +
 	"counted_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcountedAtB\x0e\n" +
-	"\f_connections\"\xec\x02\n" +
+	"\f_connections\"\xfe\x03\n" +
 	"\aBackend\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -5581,12 +5687,22 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	" \x01(\tR\x05group\x12\x1a\n" +
 	"\bservices\x18\v \x01(\rR\bservices\x12%\n" +
 	"\x0eweight_percent\x18\f \x01(\rR\rweightPercent\x12\x12\n" +
-	"\x04held\x18\r \x01(\bR\x04held\"'\n" +
+	"\x04held\x18\r \x01(\bR\x04held\x12\x1d\n" +
+	"\apackets\x18\x0e \x01(\x04H\x00R\apackets\x88\x01\x01\x12\x19\n" +
+	"\x05bytes\x18\x0f \x01(\x04H\x01R\x05bytes\x88\x01\x01\x12,\n" +
+	"\x0fnew_connections\x18\x10 \x01(\x04H\x02R\x0enewConnections\x88\x01\x01B\n" +
+	"\n" +
+	"\b_packetsB\b\n" +
+	"\x06_bytesB\x12\n" +
+	"\x10_new_connections\"L\n" +
 	"\x11GetBackendRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x8f\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
+	"\rwith_counters\x18\x02 \x01(\bR\fwithCounters\"\xb0\x01\n" +
 	"\x12GetBackendResponse\x12;\n" +
 	"\bbackends\x18\x01 \x03(\v2\x1f.guideway.controller.v1.BackendR\bbackends\x12<\n" +
-	"\x06checks\x18\x02 \x03(\v2$.guideway.controller.v1.BackendCheckR\x06checks\"\xb1\x03\n" +
+	"\x06checks\x18\x02 \x03(\v2$.guideway.controller.v1.BackendCheckR\x06checks\x12\x1f\n" +
+	"\vnot_counted\x18\x03 \x01(\tR\n" +
+	"notCounted\"\xb1\x03\n" +
 	"\fBackendCheck\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -5601,14 +5717,14 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	" \x01(\tR\averdict\x120\n" +
 	"\x05since\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12$\n" +
 	"\rcontradicting\x18\f \x01(\rR\rcontradicting\x121\n" +
-	"\x04last\x18\r \x01(\v2\x1d.guideway.controller.v1.ProbeR\x04last\"\xff\x01\n" +
+	"\x04last\x18\r \x01(\v2\x1d.guideway.controller.v1.ProbeR\x04last\"\xf9\x01\n" +
 	"\x05Probe\x12\x16\n" +
 	"\x06passed\x18\x01 \x01(\bR\x06passed\x12\x16\n" +
-	"\x06result\x18\x02 \x01(\tR\x06result\x123\n" +
-	"\alatency\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\alatency\x12*\n" +
+	"\x06result\x18\x02 \x01(\tR\x06result\x12'\n" +
+	"\x0flatency_seconds\x18\a \x01(\x01R\x0elatencySeconds\x12*\n" +
 	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\awarning\x18\x05 \x01(\tR\awarning\x12K\n" +
-	"\x13certificate_expires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x12certificateExpires\"\x8d\x02\n" +
+	"\x13certificate_expires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x12certificateExpiresJ\x04\b\x03\x10\x04\"\x8d\x02\n" +
 	"\x05Route\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x19\n" +
 	"\bnext_hop\x18\x02 \x01(\tR\anextHop\x12\x1c\n" +
@@ -6028,90 +6144,89 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	71,  // 39: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
 	69,  // 40: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
 	19,  // 41: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	71,  // 42: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	69,  // 43: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	69,  // 44: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	69,  // 45: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	69,  // 46: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	69,  // 47: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	71,  // 48: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	71,  // 49: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	31,  // 50: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	37,  // 51: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	39,  // 52: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	42,  // 53: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	36,  // 54: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
-	34,  // 55: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
-	35,  // 56: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
-	38,  // 57: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	40,  // 58: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	41,  // 59: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	41,  // 60: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	31,  // 61: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	45,  // 62: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	31,  // 63: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	45,  // 64: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	50,  // 65: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	69,  // 66: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	50,  // 67: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	31,  // 68: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
-	55,  // 69: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	69,  // 70: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	70,  // 71: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	72,  // 72: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	69,  // 73: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	69,  // 74: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
-	58,  // 75: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
-	69,  // 76: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
-	69,  // 77: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
-	69,  // 78: guideway.controller.v1.Rates.time:type_name -> google.protobuf.Timestamp
-	61,  // 79: guideway.controller.v1.Rates.services:type_name -> guideway.controller.v1.Rate
-	61,  // 80: guideway.controller.v1.Rates.backends:type_name -> guideway.controller.v1.Rate
-	62,  // 81: guideway.controller.v1.Rates.dropped:type_name -> guideway.controller.v1.DropRate
-	63,  // 82: guideway.controller.v1.Rates.workers:type_name -> guideway.controller.v1.WorkerLoad
-	0,   // 83: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	16,  // 84: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	23,  // 85: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	32,  // 86: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	43,  // 87: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
-	44,  // 88: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	47,  // 89: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	64,  // 90: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	48,  // 91: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	51,  // 92: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	25,  // 93: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	27,  // 94: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	29,  // 95: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	53,  // 96: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	56,  // 97: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
-	59,  // 98: guideway.controller.v1.Controller.WatchRates:input_type -> guideway.controller.v1.WatchRatesRequest
-	73,  // 99: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	74,  // 100: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	75,  // 101: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,   // 102: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	17,  // 103: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	24,  // 104: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	33,  // 105: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	46,  // 106: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46,  // 107: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46,  // 108: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	65,  // 109: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	49,  // 110: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	52,  // 111: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	26,  // 112: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	28,  // 113: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	30,  // 114: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	54,  // 115: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	57,  // 116: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
-	60,  // 117: guideway.controller.v1.Controller.WatchRates:output_type -> guideway.controller.v1.Rates
-	76,  // 118: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	77,  // 119: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	78,  // 120: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	102, // [102:121] is the sub-list for method output_type
-	83,  // [83:102] is the sub-list for method input_type
-	83,  // [83:83] is the sub-list for extension type_name
-	83,  // [83:83] is the sub-list for extension extendee
-	0,   // [0:83] is the sub-list for field type_name
+	69,  // 42: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	69,  // 43: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	69,  // 44: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	69,  // 45: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	69,  // 46: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	71,  // 47: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	71,  // 48: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	31,  // 49: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	37,  // 50: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	39,  // 51: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	42,  // 52: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	36,  // 53: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
+	34,  // 54: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
+	35,  // 55: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
+	38,  // 56: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	40,  // 57: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	41,  // 58: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	41,  // 59: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	31,  // 60: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	45,  // 61: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	31,  // 62: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	45,  // 63: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	50,  // 64: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	69,  // 65: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	50,  // 66: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	31,  // 67: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
+	55,  // 68: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	69,  // 69: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	70,  // 70: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	72,  // 71: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	69,  // 72: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	69,  // 73: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	58,  // 74: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
+	69,  // 75: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
+	69,  // 76: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
+	69,  // 77: guideway.controller.v1.Rates.time:type_name -> google.protobuf.Timestamp
+	61,  // 78: guideway.controller.v1.Rates.services:type_name -> guideway.controller.v1.Rate
+	61,  // 79: guideway.controller.v1.Rates.backends:type_name -> guideway.controller.v1.Rate
+	62,  // 80: guideway.controller.v1.Rates.dropped:type_name -> guideway.controller.v1.DropRate
+	63,  // 81: guideway.controller.v1.Rates.workers:type_name -> guideway.controller.v1.WorkerLoad
+	0,   // 82: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	16,  // 83: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	23,  // 84: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	32,  // 85: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	43,  // 86: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
+	44,  // 87: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	47,  // 88: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	64,  // 89: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	48,  // 90: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	51,  // 91: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	25,  // 92: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	27,  // 93: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	29,  // 94: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	53,  // 95: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	56,  // 96: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
+	59,  // 97: guideway.controller.v1.Controller.WatchRates:input_type -> guideway.controller.v1.WatchRatesRequest
+	73,  // 98: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	74,  // 99: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	75,  // 100: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,   // 101: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	17,  // 102: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	24,  // 103: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	33,  // 104: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	46,  // 105: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46,  // 106: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46,  // 107: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	65,  // 108: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	49,  // 109: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	52,  // 110: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	26,  // 111: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	28,  // 112: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	30,  // 113: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	54,  // 114: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	57,  // 115: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
+	60,  // 116: guideway.controller.v1.Controller.WatchRates:output_type -> guideway.controller.v1.Rates
+	76,  // 117: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	77,  // 118: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	78,  // 119: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	101, // [101:120] is the sub-list for method output_type
+	82,  // [82:101] is the sub-list for method input_type
+	82,  // [82:82] is the sub-list for extension type_name
+	82,  // [82:82] is the sub-list for extension extendee
+	0,   // [0:82] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -6120,7 +6235,9 @@ func file_guideway_controller_v1_controller_proto_init() {
 		return
 	}
 	file_guideway_controller_v1_controller_proto_msgTypes[5].OneofWrappers = []any{}
+	file_guideway_controller_v1_controller_proto_msgTypes[9].OneofWrappers = []any{}
 	file_guideway_controller_v1_controller_proto_msgTypes[14].OneofWrappers = []any{}
+	file_guideway_controller_v1_controller_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
