@@ -61,11 +61,12 @@ func (l Listing) Choose(c Choice) (Listing, error) {
 	for _, i := range rows {
 		chosen = append(chosen, l.Rows[i])
 	}
-	pick := l.Pick
-	if pick == nil {
-		pick = Picked(l.Value.([]plainjson.Value))
+	if l.Pick != nil {
+		l.Value = l.Pick(rows)
+	} else {
+		l.Value = Picked(l.Value.([]plainjson.Value), rows)
 	}
-	l.Rows, l.Value, l.IsTrouble, l.Pick = chosen, pick(rows), nil, nil
+	l.Rows, l.IsTrouble, l.Pick = chosen, nil, nil
 	return l, nil
 }
 
@@ -165,12 +166,11 @@ func folded(rows [][]string, column int) [][]string {
 	return left
 }
 
-func Picked[T any](values []T) func([]int) any {
-	return func(rows []int) any {
-		picked := make([]T, 0, len(rows))
-		for _, i := range rows {
-			picked = append(picked, values[i])
-		}
-		return picked
+// Picked of values, of which each row shows one.
+func Picked[T any](values []T, rows []int) []T {
+	picked := make([]T, 0, len(rows))
+	for _, i := range rows {
+		picked = append(picked, values[i])
 	}
+	return picked
 }

@@ -54,7 +54,7 @@ func showBuckets(ctx context.Context, m machine.Machine, _ io.Writer) (output.Li
 			})
 		}
 	}
-	found.Value, found.Notes, found.Pick = shown, agreementNotes(services), output.Picked(shown)
+	found.Value, found.Notes, found.Pick = shown, agreementNotes(services), func(rows []int) any { return output.Picked(shown, rows) }
 	found.IsTrouble = func(row int) bool {
 		return shown[row].Problem != "" || len(shown[row].Waiting) > 0 || shown[row].Generation != shown[row].GenerationAcknowledged
 	}
@@ -151,7 +151,7 @@ func showMoves(ctx context.Context, m machine.Machine, _ io.Writer) (output.List
 		}
 	}
 	found := output.Listing{
-		Value: shown, Pick: output.Picked(shown), Named: 3,
+		Value: shown, Pick: func(rows []int) any { return output.Picked(shown, rows) }, Named: 3,
 		IsTrouble: func(row int) bool { return shown[row].Step == "waiting" },
 		Header:    []string{"SERVICE", "FROM", "TO", "BUCKETS", "STEP", "SINCE", "CONNECTIONS", "CLOSES WITHIN"},
 		None:      "no bucket moves",
