@@ -327,13 +327,13 @@ func (p *diagnosis) etcd() {
 	}
 	switch {
 	case e.Away != "":
-		p.add(gradeWarn, "etcd", "%s; config %d goes on, and the next one is taken when it answers", e.Away, e.Generation)
+		p.add(gradeWarn, "etcd", "%s; config %d goes on, and the next one is taken when it answers", e.Away, e.Config)
 	case e.Unusable != "":
-		p.add(gradeFail, "etcd", "%s; config %d goes on: apply a config (`guideway config apply`)", e.Unusable, e.Generation)
-	case e.GenerationStored == 0 && e.AnsweredAt != nil:
-		p.add(gradeFail, "etcd", "holds no config, and config %d runs here: were its data lost? `guideway config apply` stores the one that is to run", e.Generation)
+		p.add(gradeFail, "etcd", "%s; config %d goes on: apply a config (`guideway config apply`)", e.Unusable, e.Config)
+	case e.ConfigStored == 0 && e.AnsweredAt != nil:
+		p.add(gradeFail, "etcd", "holds no config, and config %d runs here: were its data lost? `guideway config apply` stores the one that is to run", e.Config)
 	default:
-		p.add(gradeOK, "etcd", "answers and holds config %d; %d runs here", e.GenerationStored, e.Generation)
+		p.add(gradeOK, "etcd", "answers and holds config %d; %d runs here", e.ConfigStored, e.Config)
 	}
 	if e.NotRegistered != "" && e.Away == "" {
 		p.add(gradeWarn, "etcd", "this machine is not registered there, so others do not see it: %s", e.NotRegistered)

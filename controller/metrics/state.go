@@ -95,8 +95,8 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 		gauge(etcdUp, bit(e.Away == ""))
 		gauge(etcdAlarms, float64(len(e.Alarms)))
 		gauge(etcdAge, float64(e.AnsweredAt.GetSeconds()))
-		gauge(etcdStored, float64(e.GenerationStored))
-		gauge(etcdInUse, float64(e.Generation))
+		gauge(etcdStored, float64(e.ConfigStored))
+		gauge(etcdInUse, float64(e.Config))
 		gauge(etcdUnread, bit(e.Unusable != ""))
 		gauge(etcdListed, bit(e.NotRegistered == ""))
 	}

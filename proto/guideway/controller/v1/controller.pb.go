@@ -782,10 +782,10 @@ type Etcd struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Cluster   string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Endpoints []string               `protobuf:"bytes,2,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// The config's generation that is in use here; 0: none from etcd.
-	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Number of the config that is in use here; 0: none from etcd.
+	Config uint64 `protobuf:"varint,3,opt,name=config,proto3" json:"config,omitempty"`
 	// As etcd had it when it was read last; 0: it had none, or was not read yet.
-	GenerationStored uint64 `protobuf:"varint,4,opt,name=generation_stored,json=generationStored,proto3" json:"generation_stored,omitempty"`
+	ConfigStored uint64 `protobuf:"varint,4,opt,name=config_stored,json=configStored,proto3" json:"config_stored,omitempty"`
 	// Why etcd counts as away; empty: it answers.
 	Away       string                 `protobuf:"bytes,5,opt,name=away,proto3" json:"away,omitempty"`
 	AnsweredAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=answered_at,json=answeredAt,proto3" json:"answered_at,omitempty"`
@@ -847,16 +847,16 @@ func (x *Etcd) GetEndpoints() []string {
 	return nil
 }
 
-func (x *Etcd) GetGeneration() uint64 {
+func (x *Etcd) GetConfig() uint64 {
 	if x != nil {
-		return x.Generation
+		return x.Config
 	}
 	return 0
 }
 
-func (x *Etcd) GetGenerationStored() uint64 {
+func (x *Etcd) GetConfigStored() uint64 {
 	if x != nil {
-		return x.GenerationStored
+		return x.ConfigStored
 	}
 	return 0
 }
@@ -5576,14 +5576,12 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12\x16\n" +
 	"\x06source\x18\x06 \x01(\tR\x06source\x12\x19\n" +
 	"\bnot_kept\x18\a \x01(\tR\anotKept\x120\n" +
-	"\x04etcd\x18\b \x01(\v2\x1c.guideway.controller.v1.EtcdR\x04etcd\"\x86\x03\n" +
+	"\x04etcd\x18\b \x01(\v2\x1c.guideway.controller.v1.EtcdR\x04etcd\"\xf6\x02\n" +
 	"\x04Etcd\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1c\n" +
-	"\tendpoints\x18\x02 \x03(\tR\tendpoints\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x03 \x01(\x04R\n" +
-	"generation\x12+\n" +
-	"\x11generation_stored\x18\x04 \x01(\x04R\x10generationStored\x12\x12\n" +
+	"\tendpoints\x18\x02 \x03(\tR\tendpoints\x12\x16\n" +
+	"\x06config\x18\x03 \x01(\x04R\x06config\x12#\n" +
+	"\rconfig_stored\x18\x04 \x01(\x04R\fconfigStored\x12\x12\n" +
 	"\x04away\x18\x05 \x01(\tR\x04away\x12;\n" +
 	"\vanswered_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"answeredAt\x12\x16\n" +
