@@ -5039,8 +5039,11 @@ type Rates struct {
 	Dropped []*DropRate `protobuf:"bytes,15,rep,name=dropped,proto3" json:"dropped,omitempty"`
 	// The threads that forward, in order of name.
 	Workers []*WorkerLoad `protobuf:"bytes,16,rep,name=workers,proto3" json:"workers,omitempty"`
-	// Whose rates these are.
-	Machine       string `protobuf:"bytes,17,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Whose rates these are; empty: sums of a fleet.
+	Machine string `protobuf:"bytes,17,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Of a fleet, which `guideway top` sums up: those of each machine without services and
+	// backends, or its problem.
+	Machines      []*Rates `protobuf:"bytes,18,rep,name=machines,proto3" json:"machines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5192,6 +5195,13 @@ func (x *Rates) GetMachine() string {
 		return x.Machine
 	}
 	return ""
+}
+
+func (x *Rates) GetMachines() []*Rates {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
 }
 
 type Rate struct {
@@ -5935,7 +5945,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x11WatchRatesRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\rR\x05limit\x12\x12\n" +
 	"\x04sort\x18\x02 \x01(\tR\x04sort\x12\x16\n" +
-	"\x06filter\x18\x03 \x01(\tR\x06filter\"\xfe\x04\n" +
+	"\x06filter\x18\x03 \x01(\tR\x06filter\"\xb9\x05\n" +
 	"\x05Rates\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\aseconds\x18\x02 \x01(\x01R\aseconds\x12\x18\n" +
@@ -5956,7 +5966,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\rbackends_busy\x18\x0e \x01(\rR\fbackendsBusy\x12:\n" +
 	"\adropped\x18\x0f \x03(\v2 .guideway.controller.v1.DropRateR\adropped\x12<\n" +
 	"\aworkers\x18\x10 \x03(\v2\".guideway.controller.v1.WorkerLoadR\aworkers\x12\x18\n" +
-	"\amachine\x18\x11 \x01(\tR\amachine\"\x93\x01\n" +
+	"\amachine\x18\x11 \x01(\tR\amachine\x129\n" +
+	"\bmachines\x18\x12 \x03(\v2\x1d.guideway.controller.v1.RatesR\bmachines\"\x93\x01\n" +
 	"\x04Rate\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
 	"\abackend\x18\x02 \x01(\tR\abackend\x12\x18\n" +
@@ -6182,49 +6193,50 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	61,  // 79: guideway.controller.v1.Rates.backends:type_name -> guideway.controller.v1.Rate
 	62,  // 80: guideway.controller.v1.Rates.dropped:type_name -> guideway.controller.v1.DropRate
 	63,  // 81: guideway.controller.v1.Rates.workers:type_name -> guideway.controller.v1.WorkerLoad
-	0,   // 82: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	16,  // 83: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	23,  // 84: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	32,  // 85: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	43,  // 86: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
-	44,  // 87: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	47,  // 88: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	64,  // 89: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	48,  // 90: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	51,  // 91: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	25,  // 92: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	27,  // 93: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	29,  // 94: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	53,  // 95: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	56,  // 96: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
-	59,  // 97: guideway.controller.v1.Controller.WatchRates:input_type -> guideway.controller.v1.WatchRatesRequest
-	73,  // 98: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	74,  // 99: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	75,  // 100: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,   // 101: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	17,  // 102: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	24,  // 103: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	33,  // 104: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	46,  // 105: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46,  // 106: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	46,  // 107: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	65,  // 108: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	49,  // 109: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	52,  // 110: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	26,  // 111: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	28,  // 112: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	30,  // 113: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	54,  // 114: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	57,  // 115: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
-	60,  // 116: guideway.controller.v1.Controller.WatchRates:output_type -> guideway.controller.v1.Rates
-	76,  // 117: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	77,  // 118: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	78,  // 119: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	101, // [101:120] is the sub-list for method output_type
-	82,  // [82:101] is the sub-list for method input_type
-	82,  // [82:82] is the sub-list for extension type_name
-	82,  // [82:82] is the sub-list for extension extendee
-	0,   // [0:82] is the sub-list for field type_name
+	60,  // 82: guideway.controller.v1.Rates.machines:type_name -> guideway.controller.v1.Rates
+	0,   // 83: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	16,  // 84: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	23,  // 85: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	32,  // 86: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	43,  // 87: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
+	44,  // 88: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	47,  // 89: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	64,  // 90: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	48,  // 91: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	51,  // 92: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	25,  // 93: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	27,  // 94: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	29,  // 95: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	53,  // 96: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	56,  // 97: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
+	59,  // 98: guideway.controller.v1.Controller.WatchRates:input_type -> guideway.controller.v1.WatchRatesRequest
+	73,  // 99: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	74,  // 100: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	75,  // 101: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,   // 102: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	17,  // 103: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	24,  // 104: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	33,  // 105: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	46,  // 106: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46,  // 107: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	46,  // 108: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	65,  // 109: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	49,  // 110: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	52,  // 111: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	26,  // 112: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	28,  // 113: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	30,  // 114: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	54,  // 115: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	57,  // 116: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
+	60,  // 117: guideway.controller.v1.Controller.WatchRates:output_type -> guideway.controller.v1.Rates
+	76,  // 118: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	77,  // 119: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	78,  // 120: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	102, // [102:121] is the sub-list for method output_type
+	83,  // [83:102] is the sub-list for method input_type
+	83,  // [83:83] is the sub-list for extension type_name
+	83,  // [83:83] is the sub-list for extension extendee
+	0,   // [0:83] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
