@@ -273,7 +273,7 @@ func (f *FakeController) PlanConfig(_ context.Context, request *controllerv1.Pla
 		f.Offered += string(file.Data)
 	}
 	response := &controllerv1.PlanConfigResponse{Number: 42, Services: []*controllerv1.ServiceChange{
-		{Service: "idle", Entries: 65537, Established: &controllerv1.ConnectionChange{Staying: 3}},
+		{Service: "idle", TableEntries: 65537, Established: &controllerv1.ConnectionChange{Staying: 3}},
 	}}
 	switch {
 	case strings.HasPrefix(f.Offered, "bad"):
@@ -287,20 +287,20 @@ func (f *FakeController) PlanConfig(_ context.Context, request *controllerv1.Pla
 		{Kind: "backend", Name: "web-3", What: "added"},
 	}
 	response.Services = append(response.Services, &controllerv1.ServiceChange{
-		Service: "web", Entries: 1000, EntriesChanged: 334, EntriesMoved: 1,
-		Backends:         []*controllerv1.ShareChange{{Backend: "web-1", Before: 1, After: 0.666}, {Backend: "web-3", After: 0.334}},
+		Service: "web", TableEntries: 1000, TableEntriesChanged: 334, TableEntriesMoved: 1,
+		Backends:         []*controllerv1.ShareChange{{Backend: "web-1", ShareBefore: 1, ShareAfter: 0.666}, {Backend: "web-3", ShareAfter: 0.334}},
 		Established:      &controllerv1.ConnectionChange{Staying: 700, Breaking: 40, Moving: 3, Unknown: 2},
 		OpeningOrClosing: &controllerv1.ConnectionChange{Staying: 9, Breaking: 4}, QuotaReached: true,
-	}, &controllerv1.ServiceChange{Service: "web-tls", Entries: 1000, EntriesChanged: 334, SharesAs: "web", Established: &controllerv1.ConnectionChange{}})
+	}, &controllerv1.ServiceChange{Service: "web-tls", TableEntries: 1000, TableEntriesChanged: 334, SharesAs: "web", Established: &controllerv1.ConnectionChange{}})
 	response.Routes = []*controllerv1.RouteChange{{Prefix: "203.0.113.11/32", Announced: true, Reason: "its services have backends", Services: []string{"web"}}}
-	response.Sessions = []*controllerv1.SessionChange{
+	response.BgpSessions = []*controllerv1.SessionChange{
 		{Address: "10.0.0.254", Asn: 64513, Routes: 3, Reason: "asn: 64513 to 64514"},
 		{Address: "10.0.0.253", Asn: 64513, Routes: 3, Removed: true, Reason: "the neighbor is removed"},
 	}
-	response.LastSessionEnds = true
+	response.LastBgpSessionEnds = true
 	response.Warnings = []string{"new.yaml:2: careful"}
 	response.AssumedActive = []string{"web-3"}
-	response.Probes = &controllerv1.TriedProbes{
+	response.NewProbes = &controllerv1.TriedProbes{
 		Passed: 2, Untried: 1, UntriedReason: "no healthy forwarder runs a plan that has this tunnel",
 		Failed: []*controllerv1.FailedProbe{{Backend: "web-2", HealthCheck: "ok", Via: "tunnel", Reason: "answers directly, not at the VIP 203.0.113.10: connection refused"}},
 	}

@@ -29,7 +29,7 @@ func Test_messages_are_written_in_the_one_form(t *testing.T) {
 		{&controllerv1.Drain{PacketsPerSecond: proto.Uint64(0)}, `{"waits":false,"moved_away":false,"withdrawn":false,"packets_per_second":0}`},
 		{&controllerv1.ConfigFile{Name: "a", Data: []byte("b")}, `{"name":"a","data":"Yg=="}`},
 		{&controllerv1.WorkerLoad{Name: "rx", BusyRatio: math.NaN()}, `{"name":"rx","busy_ratio":null}`},
-		{&controllerv1.ShareChange{Before: 0.25, After: math.Inf(1)}, `{"before":0.25,"after":null}`},
+		{&controllerv1.ShareChange{ShareBefore: 0.25, ShareAfter: math.Inf(1)}, `{"share_before":0.25,"share_after":null}`},
 		{&forwarderv1.Originated{Packets: math.MaxUint64}, `{"packets":18446744073709551615}`},
 		{&forwarderv1.ProbeDevice{Packets: map[string]uint64{"sent": 2, "no_route": 1}}, `{"packets":{"no_route":1,"sent":2}}`},
 		{&controllerv1.GetBackendResponse{Backends: []*controllerv1.Backend{{Name: "web-1"}, {}}},

@@ -3000,14 +3000,14 @@ type PlanConfigResponse struct {
 	UntrackedTableFull uint64 `protobuf:"varint,8,opt,name=untracked_table_full,json=untrackedTableFull,proto3" json:"untracked_table_full,omitempty"`
 	UntrackedQuota     uint64 `protobuf:"varint,9,opt,name=untracked_quota,json=untrackedQuota,proto3" json:"untracked_quota,omitempty"`
 	// Established BGP sessions that end, in the config's order.
-	Sessions []*SessionChange `protobuf:"bytes,10,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	BgpSessions []*SessionChange `protobuf:"bytes,10,rep,name=bgp_sessions,json=bgpSessions,proto3" json:"bgp_sessions,omitempty"`
 	// The config means something else than the one that runs.
 	Changed bool `protobuf:"varint,13,opt,name=changed,proto3" json:"changed,omitempty"`
 	// No session that is established goes on: all routes go, and clients reach other
 	// machines, until one has begun.
-	LastSessionEnds bool `protobuf:"varint,11,opt,name=last_session_ends,json=lastSessionEnds,proto3" json:"last_session_ends,omitempty"`
+	LastBgpSessionEnds bool `protobuf:"varint,11,opt,name=last_bgp_session_ends,json=lastBgpSessionEnds,proto3" json:"last_bgp_session_ends,omitempty"`
 	// The probes that this config adds, each tried once from this machine.
-	Probes        *TriedProbes `protobuf:"bytes,12,opt,name=probes,proto3" json:"probes,omitempty"`
+	NewProbes     *TriedProbes `protobuf:"bytes,12,opt,name=new_probes,json=newProbes,proto3" json:"new_probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3105,9 +3105,9 @@ func (x *PlanConfigResponse) GetUntrackedQuota() uint64 {
 	return 0
 }
 
-func (x *PlanConfigResponse) GetSessions() []*SessionChange {
+func (x *PlanConfigResponse) GetBgpSessions() []*SessionChange {
 	if x != nil {
-		return x.Sessions
+		return x.BgpSessions
 	}
 	return nil
 }
@@ -3119,16 +3119,16 @@ func (x *PlanConfigResponse) GetChanged() bool {
 	return false
 }
 
-func (x *PlanConfigResponse) GetLastSessionEnds() bool {
+func (x *PlanConfigResponse) GetLastBgpSessionEnds() bool {
 	if x != nil {
-		return x.LastSessionEnds
+		return x.LastBgpSessionEnds
 	}
 	return false
 }
 
-func (x *PlanConfigResponse) GetProbes() *TriedProbes {
+func (x *PlanConfigResponse) GetNewProbes() *TriedProbes {
 	if x != nil {
-		return x.Probes
+		return x.NewProbes
 	}
 	return nil
 }
@@ -3488,9 +3488,9 @@ type ServiceChange struct {
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	// Of the Maglev table: how many there are, how many change, and how many of
 	// these are between backends that stay.
-	Entries        uint32 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
-	EntriesChanged uint32 `protobuf:"varint,3,opt,name=entries_changed,json=entriesChanged,proto3" json:"entries_changed,omitempty"`
-	EntriesMoved   uint32 `protobuf:"varint,4,opt,name=entries_moved,json=entriesMoved,proto3" json:"entries_moved,omitempty"`
+	TableEntries        uint32 `protobuf:"varint,2,opt,name=table_entries,json=tableEntries,proto3" json:"table_entries,omitempty"`
+	TableEntriesChanged uint32 `protobuf:"varint,3,opt,name=table_entries_changed,json=tableEntriesChanged,proto3" json:"table_entries_changed,omitempty"`
+	TableEntriesMoved   uint32 `protobuf:"varint,4,opt,name=table_entries_moved,json=tableEntriesMoved,proto3" json:"table_entries_moved,omitempty"`
 	// In order of name; none if the table does not change, or where `shares_as` has a
 	// name.
 	Backends []*ShareChange `protobuf:"bytes,5,rep,name=backends,proto3" json:"backends,omitempty"`
@@ -3542,23 +3542,23 @@ func (x *ServiceChange) GetService() string {
 	return ""
 }
 
-func (x *ServiceChange) GetEntries() uint32 {
+func (x *ServiceChange) GetTableEntries() uint32 {
 	if x != nil {
-		return x.Entries
+		return x.TableEntries
 	}
 	return 0
 }
 
-func (x *ServiceChange) GetEntriesChanged() uint32 {
+func (x *ServiceChange) GetTableEntriesChanged() uint32 {
 	if x != nil {
-		return x.EntriesChanged
+		return x.TableEntriesChanged
 	}
 	return 0
 }
 
-func (x *ServiceChange) GetEntriesMoved() uint32 {
+func (x *ServiceChange) GetTableEntriesMoved() uint32 {
 	if x != nil {
-		return x.EntriesMoved
+		return x.TableEntriesMoved
 	}
 	return 0
 }
@@ -3602,8 +3602,8 @@ type ShareChange struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Backend string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`
 	// Shares of new connections, 0 to 1.
-	Before        float64 `protobuf:"fixed64,2,opt,name=before,proto3" json:"before,omitempty"`
-	After         float64 `protobuf:"fixed64,3,opt,name=after,proto3" json:"after,omitempty"`
+	ShareBefore   float64 `protobuf:"fixed64,2,opt,name=share_before,json=shareBefore,proto3" json:"share_before,omitempty"`
+	ShareAfter    float64 `protobuf:"fixed64,3,opt,name=share_after,json=shareAfter,proto3" json:"share_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3645,16 +3645,16 @@ func (x *ShareChange) GetBackend() string {
 	return ""
 }
 
-func (x *ShareChange) GetBefore() float64 {
+func (x *ShareChange) GetShareBefore() float64 {
 	if x != nil {
-		return x.Before
+		return x.ShareBefore
 	}
 	return 0
 }
 
-func (x *ShareChange) GetAfter() float64 {
+func (x *ShareChange) GetShareAfter() float64 {
 	if x != nil {
-		return x.After
+		return x.ShareAfter
 	}
 	return 0
 }
@@ -5788,7 +5788,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"S\n" +
 	"\x11PlanConfigRequest\x128\n" +
-	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigFileR\x05filesJ\x04\b\x01\x10\x02\"\xfb\x04\n" +
+	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigFileR\x05filesJ\x04\b\x01\x10\x02\"\x90\x05\n" +
 	"\x12PlanConfigResponse\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12>\n" +
 	"\achanges\x18\x02 \x03(\v2$.guideway.controller.v1.ConfigChangeR\achanges\x12A\n" +
@@ -5798,12 +5798,13 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x10restart_required\x18\x06 \x01(\tR\x0frestartRequired\x12%\n" +
 	"\x0eassumed_active\x18\a \x03(\tR\rassumedActive\x120\n" +
 	"\x14untracked_table_full\x18\b \x01(\x04R\x12untrackedTableFull\x12'\n" +
-	"\x0funtracked_quota\x18\t \x01(\x04R\x0euntrackedQuota\x12A\n" +
-	"\bsessions\x18\n" +
-	" \x03(\v2%.guideway.controller.v1.SessionChangeR\bsessions\x12\x18\n" +
-	"\achanged\x18\r \x01(\bR\achanged\x12*\n" +
-	"\x11last_session_ends\x18\v \x01(\bR\x0flastSessionEnds\x12;\n" +
-	"\x06probes\x18\f \x01(\v2#.guideway.controller.v1.TriedProbesR\x06probes\"\xa3\x01\n" +
+	"\x0funtracked_quota\x18\t \x01(\x04R\x0euntrackedQuota\x12H\n" +
+	"\fbgp_sessions\x18\n" +
+	" \x03(\v2%.guideway.controller.v1.SessionChangeR\vbgpSessions\x12\x18\n" +
+	"\achanged\x18\r \x01(\bR\achanged\x121\n" +
+	"\x15last_bgp_session_ends\x18\v \x01(\bR\x12lastBgpSessionEnds\x12B\n" +
+	"\n" +
+	"new_probes\x18\f \x01(\v2#.guideway.controller.v1.TriedProbesR\tnewProbes\"\xa3\x01\n" +
 	"\vTriedProbes\x12\x16\n" +
 	"\x06passed\x18\x01 \x01(\rR\x06passed\x12;\n" +
 	"\x06failed\x18\x02 \x03(\v2#.guideway.controller.v1.FailedProbeR\x06failed\x12\x18\n" +
@@ -5828,21 +5829,22 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\vFieldChange\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\tR\x05after\"\xb8\x03\n" +
+	"\x05after\x18\x03 \x01(\tR\x05after\"\xd9\x03\n" +
 	"\rServiceChange\x12\x18\n" +
-	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
-	"\aentries\x18\x02 \x01(\rR\aentries\x12'\n" +
-	"\x0fentries_changed\x18\x03 \x01(\rR\x0eentriesChanged\x12#\n" +
-	"\rentries_moved\x18\x04 \x01(\rR\fentriesMoved\x12?\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12#\n" +
+	"\rtable_entries\x18\x02 \x01(\rR\ftableEntries\x122\n" +
+	"\x15table_entries_changed\x18\x03 \x01(\rR\x13tableEntriesChanged\x12.\n" +
+	"\x13table_entries_moved\x18\x04 \x01(\rR\x11tableEntriesMoved\x12?\n" +
 	"\bbackends\x18\x05 \x03(\v2#.guideway.controller.v1.ShareChangeR\bbackends\x12J\n" +
 	"\vestablished\x18\x06 \x01(\v2(.guideway.controller.v1.ConnectionChangeR\vestablished\x12V\n" +
 	"\x12opening_or_closing\x18\a \x01(\v2(.guideway.controller.v1.ConnectionChangeR\x10openingOrClosing\x12#\n" +
 	"\rquota_reached\x18\b \x01(\bR\fquotaReached\x12\x1b\n" +
-	"\tshares_as\x18\t \x01(\tR\bsharesAs\"U\n" +
+	"\tshares_as\x18\t \x01(\tR\bsharesAs\"k\n" +
 	"\vShareChange\x12\x18\n" +
-	"\abackend\x18\x01 \x01(\tR\abackend\x12\x16\n" +
-	"\x06before\x18\x02 \x01(\x01R\x06before\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\x01R\x05after\"z\n" +
+	"\abackend\x18\x01 \x01(\tR\abackend\x12!\n" +
+	"\fshare_before\x18\x02 \x01(\x01R\vshareBefore\x12\x1f\n" +
+	"\vshare_after\x18\x03 \x01(\x01R\n" +
+	"shareAfter\"z\n" +
 	"\x10ConnectionChange\x12\x18\n" +
 	"\astaying\x18\x01 \x01(\x04R\astaying\x12\x16\n" +
 	"\x06moving\x18\x02 \x01(\x04R\x06moving\x12\x1a\n" +
@@ -6164,8 +6166,8 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	37,  // 50: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
 	39,  // 51: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
 	42,  // 52: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	36,  // 53: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
-	34,  // 54: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
+	36,  // 53: guideway.controller.v1.PlanConfigResponse.bgp_sessions:type_name -> guideway.controller.v1.SessionChange
+	34,  // 54: guideway.controller.v1.PlanConfigResponse.new_probes:type_name -> guideway.controller.v1.TriedProbes
 	35,  // 55: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
 	38,  // 56: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
 	40,  // 57: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
