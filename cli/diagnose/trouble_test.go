@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -17,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/guideway/guideway/cli/clitest"
@@ -53,8 +53,8 @@ outer       gre, of a packet without data:
 		}
 	}
 	out, _, err := guideway(t, "explain", "tcp", "192.0.2.7:40000", "203.0.113.10:82", "--run-dir", runDir, "-o", "json")
-	var shown shownExplanation
-	if err != nil || json.Unmarshal([]byte(out), &shown) != nil || shown.Tracked != nil || *shown.Slot != 4711 || shown.NextHop.MTU != 1600 {
+	var shown forwarderv1.ExplainResponse
+	if err != nil || protojson.Unmarshal([]byte(out), &shown) != nil || shown.Tracked != nil || shown.GetSlot() != 4711 || shown.NextHop.Mtu != 1600 {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, _, err = guideway(t, "explain", "tcp", "192.0.2.7:40000", "203.0.113.10:83", "--run-dir", runDir)
