@@ -66,7 +66,11 @@ func DoctorCommand() *cobra.Command {
 	return command
 }
 
-type finding struct{ grade, what, text string }
+type finding struct {
+	Grade string `json:"grade"`
+	What  string `json:"what"`
+	Text  string `json:"text"`
+}
 
 const (
 	gradeOK   = "ok"
@@ -75,35 +79,19 @@ const (
 )
 
 func printFindings(w io.Writer, format string, findings []finding) error {
-	failed := false
-	shown := []shownFinding{}
-	for _, f := range findings {
-		failed = failed || f.grade == gradeFail
-		shown = append(shown, shownFinding{Grade: f.grade, What: f.what, Text: f.text})
-	}
-	if err := printShownFindings(w, format, shown); err != nil {
-		return err
-	}
-	if failed {
-		return commandline.ErrReported
-	}
-	return nil
-}
-
-type shownFinding struct {
-	Grade string `json:"grade"`
-	What  string `json:"what"`
-	Text  string `json:"text"`
-}
-
-func printShownFindings(w io.Writer, format string, findings []shownFinding) error {
 	if format != "table" {
-		return commandline.PrintValue(w, format, findings)
-	}
-	for _, f := range findings {
-		if _, err := fmt.Fprintf(w, "%-4s  %-11s %s\n", f.Grade, f.What, f.Text); err != nil {
+		if err := commandline.PrintValue(w, format, append([]finding{}, findings...)); err != nil {
 			return err
 		}
+	} else {
+		for _, f := range findings {
+			if _, err := fmt.Fprintf(w, "%-4s  %-11s %s\n", f.Grade, f.What, f.Text); err != nil {
+				return err
+			}
+		}
+	}
+	if slices.ContainsFunc(findings, func(f finding) bool { return f.Grade == gradeFail }) {
+		return commandline.ErrReported
 	}
 	return nil
 }

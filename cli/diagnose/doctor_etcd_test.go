@@ -42,7 +42,7 @@ func Test_what_is_wrong_with_etcd_is_found(t *testing.T) {
 	}
 	p := diagnosis{state: &controllerv1.GetStateResponse{Config: &controllerv1.Config{Etcd: &controllerv1.Etcd{Alarms: []string{"NOSPACE"}}}}}
 	p.etcd()
-	if len(p.findings) != 2 || p.findings[1].grade != gradeWarn || !strings.Contains(p.findings[1].text, "alarms (NOSPACE)") {
+	if len(p.findings) != 2 || p.findings[1].Grade != gradeWarn || !strings.Contains(p.findings[1].Text, "alarms (NOSPACE)") {
 		t.Errorf("doctor finds %v", p.findings)
 	}
 	p = diagnosis{state: &controllerv1.GetStateResponse{Config: &controllerv1.Config{Etcd: &controllerv1.Etcd{Config: 7, ConfigStored: 7, NotRegistered: "etcd denies it"}}}}

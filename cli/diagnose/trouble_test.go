@@ -327,7 +327,7 @@ func TestDoctorNamesAThreadThatHangsAndItsCure(t *testing.T) {
 	p.threads()
 	var told []string
 	for _, f := range p.findings {
-		told = append(told, f.grade+" "+f.text)
+		told = append(told, f.Grade+" "+f.Text)
 	}
 	want := []string{
 		"fail its thread next-hops hangs, no heartbeat for 7s: backends whose MAC address, route or MTU changed since are sent to as before, and a link that goes down is not seen: `systemctl reload guideway-forwarder` has a new process take over",
@@ -362,8 +362,8 @@ func TestDoctorOfALargeSiteIsAFewLines(t *testing.T) {
 		"of web-0 (10.1.0.1) and 9999 more are not known: no route", "web-1 and 4999 more are served by 199 of 200 backends", "web-0 and 4999 more are served by all 200",
 		"silent on web-0, web-1, web-2 and 9997 more", "behind on web-0, web-1, web-2 and 9997 more: VIPs",
 	} {
-		if !strings.HasPrefix(p.findings[i].text, want) {
-			t.Errorf("%q, want %q", p.findings[i].text, want)
+		if !strings.HasPrefix(p.findings[i].Text, want) {
+			t.Errorf("%q, want %q", p.findings[i].Text, want)
 		}
 	}
 }
