@@ -17,6 +17,7 @@ import (
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
 	"github.com/guideway/guideway/lab/traffic/flood"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
@@ -64,6 +65,12 @@ func explain(t *testing.T, running *hosts.Lab, machine string, c conversation) *
 		t.Errorf("%s says %+v", machine, told)
 	}
 	return told
+}
+
+// shownState is what a command prints by -o json, which is one field of a state.
+func shownState(out, field string) (*controllerv1.GetStateResponse, error) {
+	state := &controllerv1.GetStateResponse{}
+	return state, protojson.Unmarshal([]byte(`{"`+field+`": `+out+"}"), state)
 }
 
 func explainFlow(t *testing.T, running *hosts.Lab, machine string, client, server netip.AddrPort) *forwarderv1.ExplainResponse {

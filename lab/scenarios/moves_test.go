@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
@@ -136,8 +134,7 @@ func (m *movesLab) bucketsAt(machine string) ([]*controllerv1.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	var state controllerv1.GetStateResponse
-	err = protojson.Unmarshal([]byte(`{"services": `+out+"}"), &state)
+	state, err := shownState(out, "services")
 	return state.Services, err
 }
 
