@@ -26,6 +26,7 @@ func Test_messages_are_written_in_the_one_form(t *testing.T) {
 		{&controllerv1.GetConfigHistoryRequest{}, `{}`},
 		{&controllerv1.DrainMachineRequest{WaitMax: durationpb.New(1500 * time.Millisecond)}, `{"drain":false,"force":false,"wait_max":"1.500s"}`},
 		{&controllerv1.Peer{Name: "<lb-1>", Since: timestamppb.New(time.Unix(1, 0))}, `{"name":"\u003clb-1\u003e","addresses":[],"healthy":false,"since":"1970-01-01T00:00:01Z"}`},
+		{&controllerv1.Peer{Reason: "\"\\ \x1b\u2028"}, `{"addresses":[],"healthy":false,"reason":"\"\\ \u001b\u2028"}`},
 		{&controllerv1.Drain{PacketsPerSecond: proto.Uint64(0)}, `{"waits":false,"moved_away":false,"withdrawn":false,"packets_per_second":0}`},
 		{&controllerv1.ConfigFile{Name: "a", Data: []byte("b")}, `{"name":"a","data":"Yg=="}`},
 		{&controllerv1.WorkerLoad{Name: "rx", BusyRatio: math.NaN()}, `{"name":"rx","busy_ratio":null}`},
