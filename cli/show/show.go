@@ -135,11 +135,11 @@ func readState(ctx context.Context, m machine.Machine, stderr io.Writer, request
 	}
 	err := m.AskForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) error {
 		response, err := client.GetPlan(ctx, &forwarderv1.GetPlanRequest{})
-		if err != nil {
-			return err
-		}
 		state = stateOfPlan(response.GetPlan())
-		return api.Count(ctx, client, state.Services, state.Backends)
+		if err == nil && request.WithCounters {
+			err = api.Count(ctx, client, state.Services, state.Backends)
+		}
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w\n%w", noController, err)
