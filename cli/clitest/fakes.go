@@ -130,9 +130,11 @@ func (f *FakeController) count(ctx context.Context, services []*controllerv1.Ser
 	if f.forwarder == nil {
 		return "the forwarder: no such socket"
 	}
-	if err := api.Count(ctx, f.forwarder, services, backends); err != nil {
+	counts, err := api.AskCounts(ctx, f.forwarder, true)
+	if err != nil {
 		return err.Error()
 	}
+	counts.AddTo(services, backends)
 	return ""
 }
 

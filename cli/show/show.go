@@ -136,9 +136,11 @@ func readState(ctx context.Context, m machine.Machine, stderr io.Writer, request
 	err := m.AskForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) error {
 		response, err := client.GetPlan(ctx, &forwarderv1.GetPlanRequest{})
 		state = stateOfPlan(response.GetPlan())
-		if err == nil && request.WithCounters {
-			err = api.Count(ctx, client, state.Services, state.Backends)
+		if err != nil || !request.WithCounters {
+			return err
 		}
+		counts, err := api.AskCounts(ctx, client, true)
+		counts.AddTo(state.Services, state.Backends)
 		return err
 	})
 	if err != nil {

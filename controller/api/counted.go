@@ -4,8 +4,10 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -16,34 +18,59 @@ import (
 // A state does not wait longer for a forwarder that hangs: its clients have some ten seconds.
 const countTimeout = 3 * time.Second
 
-// count what the forwarder says now; why not, if it does not.
-func (s *service) count(ctx context.Context, services []*controllerv1.Service, backends []*controllerv1.Backend) (notCounted string) {
-	ctx, cancel := context.WithTimeout(ctx, countTimeout)
-	defer cancel()
-	if err := Count(ctx, s.host.Forwarder(), services, backends); err != nil {
-		return status.Convert(forwarderError(err)).Message()
-	}
-	return ""
+// Counts of a forwarder at one moment.
+type Counts struct {
+	counters    *forwarderv1.GetCountersResponse // nil: none
+	connections *forwarderv1.GetConnectionsResponse
+	// Why there are none although they were requested.
+	missing string
 }
 
-// Count packets of services and backends, and the services' connections.
-func Count(ctx context.Context, forwarder forwarderv1.ForwarderClient, services []*controllerv1.Service, backends []*controllerv1.Backend) error {
-	counters, err := forwarder.GetCounters(ctx, &forwarderv1.GetCountersRequest{})
+// askCounts if they are requested, before a place for states is taken, for which others wait.
+// The returned function ends it.
+func (s *service) askCounts(ctx context.Context, requested, withConnections bool) (*Counts, func()) {
+	if !requested {
+		return &Counts{}, func() {}
+	}
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
+	done, err := s.limiter.queueForwarder(ctx)
 	if err != nil {
-		return err
+		return &Counts{missing: status.Convert(err).Message()}, func() {}
 	}
-	if len(backends) > 0 {
-		countBackends(backends, counters.Backends)
+	counts, err := AskCounts(ctx, s.host.Forwarder(), withConnections)
+	switch status.Code(err) {
+	case codes.OK:
+	case codes.DeadlineExceeded, codes.Canceled: // whichever side notices first
+		counts.missing = fmt.Sprintf("the forwarder: no answer within %v", countTimeout)
+	default:
+		counts.missing = status.Convert(forwarderError(err)).Message()
 	}
-	if len(services) == 0 {
-		return nil
+	return counts, done
+}
+
+// AskCounts of a forwarder.
+func AskCounts(ctx context.Context, forwarder forwarderv1.ForwarderClient, withConnections bool) (*Counts, error) {
+	counters, err := forwarder.GetCounters(ctx, &forwarderv1.GetCountersRequest{})
+	if err != nil || !withConnections {
+		return &Counts{counters: counters}, err
 	}
 	connections, err := forwarder.GetConnections(ctx, &forwarderv1.GetConnectionsRequest{})
 	if err != nil {
-		return err
+		return &Counts{}, err
 	}
-	countServices(services, counters.Services, connections.Counts)
-	return nil
+	return &Counts{counters: counters, connections: connections}, nil
+}
+
+// AddTo services, with connections, and backends.
+func (c *Counts) AddTo(services []*controllerv1.Service, backends []*controllerv1.Backend) {
+	if c.counters == nil {
+		return
+	}
+	countServices(services, c.counters.Services, c.connections.GetCounts())
+	if len(backends) > 0 {
+		countBackends(backends, c.counters.Backends)
+	}
 }
 
 // countServices goes over the counters once, however many services there are.

@@ -24,7 +24,7 @@ func (s *service) GetDropSamples(ctx context.Context, r *forwarderv1.GetDropSamp
 }
 
 func handOn[Q, R any](ctx context.Context, s *service, request *Q, call func(context.Context, *Q, ...grpc.CallOption) (*R, error)) (*R, error) {
-	done, err := s.limiter.queue(ctx)
+	done, err := s.limiter.queueForwarder(ctx)
 	if err != nil {
 		return nil, err
 	}
