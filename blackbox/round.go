@@ -30,8 +30,8 @@ type Round struct {
 
 // Failure is a reason, and the source ports that met it, sorted.
 type Failure struct {
-	Reason      string
-	SourcePorts []uint16
+	Reason      string   `json:"reason"`
+	SourcePorts []uint16 `json:"source_ports"`
 }
 
 // Failed attempts of the round.

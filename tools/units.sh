@@ -96,7 +96,7 @@ a_restart_by_the_api_is_a_take_over() {
     before=$(main_pid guideway-forwarder)
     answer=$(inside curl -sS --unix-socket /run/guideway/controller/controller.sock \
         --json '{}' http://localhost/guideway.controller.v1.Controller/Restart)
-    grep -q forwarderVersion <<<"$answer" || die "the API answered: $answer"
+    grep -q forwarder_version <<<"$answer" || die "the API answered: $answer"
     until_true "systemd to have the successor" is_another guideway-forwarder "$before"
     until_true "the controller to answer" doctor_says '^ok *controller'
     until_true "the take-over to be told" doctor_says "took over from process $before"

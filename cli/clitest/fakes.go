@@ -66,6 +66,8 @@ type FakeController struct {
 	watched []*controllerv1.WatchEventsRequest
 	// nil: it is of a version that has none.
 	Rates *controllerv1.Rates
+	// Beside it, on the same machine; nil: none.
+	forwarder forwarderv1.ForwarderClient
 }
 
 // Watched are the requests for events so far.
@@ -115,13 +117,34 @@ func (f *FakeController) WatchRates(_ *controllerv1.WatchRatesRequest, stream gr
 	return nil
 }
 
-func (f *FakeController) GetState(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
+// GetState with what the forwarder beside it counted.
+func (f *FakeController) GetState(ctx context.Context, r *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
+	state := f.state()
+	if r.WithCounters {
+		state.NotCounted = f.count(ctx, state.Services, state.Backends)
+	}
+	return state, nil
+}
+
+func (f *FakeController) count(ctx context.Context, services []*controllerv1.Service, backends []*controllerv1.Backend) (notCounted string) {
+	if f.forwarder == nil {
+		return "the forwarder: no such socket"
+	}
+	counts, err := api.AskCounts(ctx, f.forwarder, true)
+	if err != nil {
+		return err.Error()
+	}
+	counts.AddTo(services, backends)
+	return ""
+}
+
+func (f *FakeController) state() *controllerv1.GetStateResponse {
 	if len(f.States) > 0 {
 		state := f.States[0]
 		if len(f.States) > 1 {
 			f.States = f.States[1:]
 		}
-		return state, nil
+		return state
 	}
 	return &controllerv1.GetStateResponse{
 		Machine:  &controllerv1.Machine{Name: "lb-1", State: "serving"},
@@ -134,8 +157,8 @@ func (f *FakeController) GetState(context.Context, *controllerv1.GetStateRequest
 		Routes: []*controllerv1.Route{{Prefix: "203.0.113.10/32", Reason: "no backend", Services: []string{"web"}, Communities: []string{"64512:100", "64512:1:2"}}},
 		Peers:  []*controllerv1.Peer{{Name: "lb-2", Addresses: []string{"10.0.0.2"}, Healthy: true, Reason: "answers"}, {Name: "lb-3", Addresses: []string{"10.0.0.3"}, Reason: "no answer"}},
 		MemberSources: []*controllerv1.MemberSource{
-			{Pool: "web", Source: "file /etc/guideway/web.json", Backends: 4, Leaving: 1, Waiting: 3, WaitingUntil: &timestamppb.Timestamp{Seconds: 1}},
-			{Pool: "mail", Source: "dns mail.internal", Problem: "answered by SERVFAIL"},
+			{Name: "web", Source: "file /etc/guideway/web.json", Backends: 4, Leaving: 1, Waiting: 3, WaitingUntil: &timestamppb.Timestamp{Seconds: 1}},
+			{Name: "mail", Source: "dns mail.internal", Problem: "answered by SERVFAIL"},
 		},
 		Vrrp: []*speakerv1.VirtualRouter{
 			{Vrid: 51, Family: "ipv4", State: "active", Priority: 250, Vips: []string{"203.0.113.10"}},
@@ -143,27 +166,29 @@ func (f *FakeController) GetState(context.Context, *controllerv1.GetStateRequest
 		},
 		VrrpProbes: []*speakerv1.VrrpProbe{{Address: "10.0.0.254", Gateway: true, Answers: true}, {Address: "fe80::254", Gateway: true}, {Address: "10.0.0.3"}},
 		Neighbors:  []*controllerv1.Neighbor{{Address: "10.0.0.254", Asn: 64513, State: "active", Attributes: []string{"med 10", "prepend 2"}, Bfd: "down", Reason: "hold-timer-expired"}},
-	}, nil
+	}
 }
 
-func (f *FakeController) GetBackend(_ context.Context, r *controllerv1.GetBackendRequest) (*controllerv1.GetBackendResponse, error) {
+// GetBackend with its packets.
+func (f *FakeController) GetBackend(ctx context.Context, r *controllerv1.GetBackendRequest) (*controllerv1.GetBackendResponse, error) {
 	if r.Name != "web-1" {
 		return nil, status.Error(codes.NotFound, r.Name+": no service of this machine has this backend")
 	}
 	now := time.Now()
+	backends := []*controllerv1.Backend{{Service: "web", Name: "web-1", Address: "10.1.0.11", Weight: 2, State: "active", Reason: "ok: status 200", WeightPercent: 100}}
 	return &controllerv1.GetBackendResponse{
-		Backends: []*controllerv1.Backend{{Service: "web", Name: "web-1", Address: "10.1.0.11", Weight: 2, State: "active", Reason: "ok: status 200", WeightPercent: 100}},
+		Backends: backends, NotCounted: f.count(ctx, nil, backends),
 		Checks: []*controllerv1.BackendCheck{
 			{
 				Name: "ok", Kind: "https", Address: "10.1.0.11", Via: "direct", Pools: []string{"web", "canary"}, Interval: durationpb.New(time.Second),
 				Timeout: durationpb.New(500 * time.Millisecond), Rise: 2, Fall: 3, Verdict: "up", Since: timestamppb.New(now.Add(-time.Minute)), Contradicting: 2,
 				Last: &controllerv1.Probe{
-					Result: "no answer within 500ms", Latency: durationpb.New(500 * time.Millisecond), At: timestamppb.New(now.Add(-200 * time.Millisecond)),
+					Result: "no answer within 500ms", LatencySeconds: 0.5, At: timestamppb.New(now.Add(-200 * time.Millisecond)),
 				},
 			},
 			{
 				Name: "tls", Kind: "tls", Verdict: "up", Last: &controllerv1.Probe{
-					Passed: true, Result: "TLS 1.3", Latency: durationpb.New(1234567), At: timestamppb.New(now), Warning: "the certificate expires in 3 days",
+					Passed: true, Result: "TLS 1.3", LatencySeconds: 0.001234567, At: timestamppb.New(now), Warning: "the certificate expires in 3 days",
 				},
 			},
 			{Name: "udp", Kind: "udp", Verdict: "unknown"},
@@ -250,7 +275,7 @@ func (f *FakeController) PlanConfig(_ context.Context, request *controllerv1.Pla
 		f.Offered += string(file.Data)
 	}
 	response := &controllerv1.PlanConfigResponse{Number: 42, Services: []*controllerv1.ServiceChange{
-		{Service: "idle", Entries: 65537, Established: &controllerv1.ConnectionChange{Staying: 3}},
+		{Service: "idle", TableEntries: 65537, Established: &controllerv1.ConnectionChange{Staying: 3}},
 	}}
 	switch {
 	case strings.HasPrefix(f.Offered, "bad"):
@@ -264,20 +289,20 @@ func (f *FakeController) PlanConfig(_ context.Context, request *controllerv1.Pla
 		{Kind: "backend", Name: "web-3", What: "added"},
 	}
 	response.Services = append(response.Services, &controllerv1.ServiceChange{
-		Service: "web", Entries: 1000, EntriesChanged: 334, EntriesMoved: 1,
-		Backends:         []*controllerv1.ShareChange{{Backend: "web-1", Before: 1, After: 0.666}, {Backend: "web-3", After: 0.334}},
+		Service: "web", TableEntries: 1000, TableEntriesChanged: 334, TableEntriesMoved: 1,
+		Backends:         []*controllerv1.ShareChange{{Backend: "web-1", ShareBefore: 1, ShareAfter: 0.666}, {Backend: "web-3", ShareAfter: 0.334}},
 		Established:      &controllerv1.ConnectionChange{Staying: 700, Breaking: 40, Moving: 3, Unknown: 2},
 		OpeningOrClosing: &controllerv1.ConnectionChange{Staying: 9, Breaking: 4}, QuotaReached: true,
-	}, &controllerv1.ServiceChange{Service: "web-tls", Entries: 1000, EntriesChanged: 334, SharesAs: "web", Established: &controllerv1.ConnectionChange{}})
+	}, &controllerv1.ServiceChange{Service: "web-tls", TableEntries: 1000, TableEntriesChanged: 334, SharesAs: "web", Established: &controllerv1.ConnectionChange{}})
 	response.Routes = []*controllerv1.RouteChange{{Prefix: "203.0.113.11/32", Announced: true, Reason: "its services have backends", Services: []string{"web"}}}
-	response.Sessions = []*controllerv1.SessionChange{
+	response.BgpSessions = []*controllerv1.SessionChange{
 		{Address: "10.0.0.254", Asn: 64513, Routes: 3, Reason: "asn: 64513 to 64514"},
 		{Address: "10.0.0.253", Asn: 64513, Routes: 3, Removed: true, Reason: "the neighbor is removed"},
 	}
-	response.LastSessionEnds = true
+	response.LastBgpSessionEnds = true
 	response.Warnings = []string{"new.yaml:2: careful"}
 	response.AssumedActive = []string{"web-3"}
-	response.Probes = &controllerv1.TriedProbes{
+	response.NewProbes = &controllerv1.TriedProbes{
 		Passed: 2, Untried: 1, UntriedReason: "no healthy forwarder runs a plan that has this tunnel",
 		Failed: []*controllerv1.FailedProbe{{Backend: "web-2", HealthCheck: "ok", Via: "tunnel", Reason: "answers directly, not at the VIP 203.0.113.10: connection refused"}},
 	}
@@ -437,6 +462,9 @@ func Both(t *testing.T, c *FakeController, f *FakeForwarder) (runDir string) {
 		}
 	}
 	if f != nil {
+		if c != nil {
+			c.forwarder = forwarderv1.NewForwarderClient(apitest.Connect(t, filepath.Join(runDir, "forwarder.sock")))
+		}
 		for _, socket := range []string{"forwarder-view.sock", "forwarder.sock"} {
 			apitest.Serve(t, filepath.Join(runDir, socket), func(s *grpc.Server) { forwarderv1.RegisterForwarderServer(s, f) })
 		}

@@ -63,34 +63,25 @@ func addMachine(command *cobra.Command, name *string) {
 }
 
 type shownVerdict struct {
-	Good     bool           `json:"good"`
-	Errors   []shownProblem `json:"errors"`
-	Warnings []shownProblem `json:"warnings"`
+	Good     bool            `json:"good"`
+	Errors   config.Problems `json:"errors"`
+	Warnings config.Problems `json:"warnings"`
 	// About this machine, which the config may not be for.
 	Notes []string `json:"notes"`
-}
-
-type shownProblem struct {
-	File    string `json:"file"`
-	Line    int    `json:"line,omitempty"`
-	Column  int    `json:"column,omitempty"`
-	Field   string `json:"field,omitempty"`
-	Message string `json:"message"`
 }
 
 // printVerdict says for programs what check says for people.
 func printVerdict(load func(...string) (*config.Config, error), stdout io.Writer, format string, files []string) error {
 	c, err := load(files...)
-	verdict := shownVerdict{Good: err == nil, Errors: []shownProblem{}, Notes: []string{}}
+	verdict := shownVerdict{Good: err == nil, Errors: config.Problems{}, Warnings: config.Problems{}, Notes: []string{}}
 	var refusal *config.Refusal
 	switch {
 	case errors.As(err, &refusal):
-		verdict.Errors, verdict.Warnings = shownProblems(refusal.Errors), shownProblems(refusal.Warnings)
+		verdict.Errors, verdict.Warnings = append(verdict.Errors, refusal.Errors...), append(verdict.Warnings, refusal.Warnings...)
 	case err != nil:
 		return err
 	default:
-		verdict.Warnings = shownProblems(c.Warnings)
-		verdict.Notes = append(verdict.Notes, notes(c)...)
+		verdict.Warnings, verdict.Notes = append(verdict.Warnings, c.Warnings...), append(verdict.Notes, notes(c)...)
 	}
 	if err := commandline.PrintValue(stdout, format, verdict); err != nil {
 		return err
@@ -121,14 +112,6 @@ func missingInterfaces(c *config.Config) (notes []string) {
 		note(c.VRRP.Interface, "vrrp.interface")
 	}
 	return notes
-}
-
-func shownProblems(problems config.Problems) []shownProblem {
-	shown := []shownProblem{}
-	for _, p := range problems {
-		shown = append(shown, shownProblem(p))
-	}
-	return shown
 }
 
 // notes are what only this machine can know, if the config is for it.

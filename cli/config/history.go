@@ -15,29 +15,11 @@ import (
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
-
-type shownHistory struct {
-	Records     []shownRecord `json:"records"`
-	NotRecorded string        `json:"not_recorded,omitempty"`
-	Refused     string        `json:"refused,omitempty"`
-}
-
-type shownRecord struct {
-	Number     uint64   `json:"number"`
-	Time       string   `json:"time"`
-	How        string   `json:"how"`
-	RollbackTo uint64   `json:"rollback_to,omitempty"`
-	User       string   `json:"user,omitempty"`
-	Message    string   `json:"message,omitempty"`
-	From       []string `json:"from"`
-	Digest     string   `json:"digest"`
-	Bytes      uint64   `json:"bytes"`
-	InUse      bool     `json:"in_use"`
-	Machine    string   `json:"machine,omitempty"`
-}
 
 func configHistoryCommand() *cobra.Command {
 	var m machine.Machine
@@ -69,16 +51,12 @@ func configHistoryCommand() *cobra.Command {
 }
 
 func historyListing(response *controllerv1.GetConfigHistoryResponse) output.Listing {
-	shown := shownHistory{Records: []shownRecord{}, NotRecorded: response.NotRecorded, Refused: response.Refused}
 	list := output.Listing{
+		Value:  plainjson.Value{Message: response},
 		Header: []string{"NUMBER", "TIME", "HOW", "USER", "MESSAGE", "FROM", "DIGEST"}, WideFrom: 5,
 		None: "no config was in use here yet",
 	}
 	for _, r := range response.Records {
-		shown.Records = append(shown.Records, shownRecord{
-			Number: r.Number, Time: output.At(r.Time), How: r.How, RollbackTo: r.RollbackTo, User: r.User, Message: r.Message,
-			From: append([]string{}, r.From...), Digest: r.Digest, Bytes: r.Bytes, InUse: r.InUse, Machine: r.Machine,
-		})
 		number, how := strconv.FormatUint(r.Number, 10), r.How
 		if r.InUse {
 			number += " (in use)"
@@ -91,7 +69,6 @@ func historyListing(response *controllerv1.GetConfigHistoryResponse) output.List
 			output.Dash(strings.Join(r.From, " ")), r.Digest,
 		})
 	}
-	list.Value = shown
 	return list
 }
 
@@ -151,14 +128,15 @@ func configDiffCommand() *cobra.Command {
 }
 
 type shownDiff struct {
-	Changes []shownChange `json:"changes"`
+	Changes []plainjson.Value `json:"changes"`
 	// Why only lines are compared.
 	NotCompared string `json:"not_compared,omitempty"`
 	Lines       string `json:"lines"`
 }
 
 func printDiff(command *cobra.Command, format string, before, after *controllerv1.GetConfigResponse) error {
-	shown := shownDiff{Changes: []shownChange{}, Lines: printable(differences(before, after))}
+	var changes []*controllerv1.ConfigChange
+	shown := shownDiff{Lines: printable(differences(before, after))}
 	var meanings [2]*config.Config
 	for i, c := range []*controllerv1.GetConfigResponse{before, after} {
 		var err error
@@ -167,8 +145,9 @@ func printDiff(command *cobra.Command, format string, before, after *controllerv
 		}
 	}
 	if shown.NotCompared == "" {
-		shown.Changes = changesOf(config.Compare(meanings[0], meanings[1]))
+		changes = api.DescribeChanges(config.Compare(meanings[0], meanings[1]))
 	}
+	shown.Changes = plainjson.List(changes)
 	out := command.OutOrStdout()
 	if format != "table" {
 		return commandline.PrintValue(out, format, shown)
@@ -178,10 +157,10 @@ func printDiff(command *cobra.Command, format string, before, after *controllerv
 		fmt.Fprintln(command.ErrOrStderr(), "warning: "+shown.NotCompared)
 	case shown.Lines == "":
 		return nil
-	case len(shown.Changes) == 0:
+	case len(changes) == 0:
 		fmt.Fprint(out, "no change: both mean the same\n\n")
 	default:
-		if err := changesTable(shown.Changes).PrintTable(out, false); err != nil {
+		if err := changesTable(changes).PrintTable(out, false); err != nil {
 			return err
 		}
 		fmt.Fprintln(out)
@@ -193,18 +172,6 @@ func printDiff(command *cobra.Command, format string, before, after *controllerv
 func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line
-}
-
-func changesOf(changes []config.Change) []shownChange {
-	shown := []shownChange{}
-	for _, c := range changes {
-		change := shownChange{Kind: c.Kind, Name: c.Name, What: string(c.What)}
-		for _, f := range c.Fields {
-			change.Fields = append(change.Fields, shownFieldChange(f))
-		}
-		shown = append(shown, change)
-	}
-	return shown
 }
 
 // Stands for the machine's own files where the config comes from etcd, which has

@@ -20,6 +20,7 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/config"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
 
 // Building a large plan's tables and reading all connections takes seconds on
@@ -110,7 +111,7 @@ func lost(c *controllerv1.ConnectionChange) uint64 { return c.GetBreaking() + c.
 
 func printPlan(w io.Writer, format string, all bool, r *controllerv1.PlanConfigResponse) error {
 	if format != "table" {
-		return commandline.PrintValue(w, format, shownPlanOf(r))
+		return commandline.PrintValue(w, format, plainjson.Value{Message: r})
 	}
 	if !r.Changed {
 		_, err := fmt.Fprintf(w, "no change: the config means what runs (config %d)\n", r.Number)
@@ -118,7 +119,7 @@ func printPlan(w io.Writer, format string, all bool, r *controllerv1.PlanConfigR
 	}
 	fmt.Fprintf(w, "changes to what runs (config %d):\n", r.Number)
 	var err error
-	for _, table := range []output.Listing{changesTable(shownChangesOf(r.Changes)), servicesTable(r, all), sharesTable(r), sessionsTable(r), routesTable(r), failuresTable(r)} {
+	for _, table := range []output.Listing{changesTable(r.Changes), servicesTable(r, all), sharesTable(r), sessionsTable(r), routesTable(r), failuresTable(r)} {
 		if len(table.Rows) > 0 {
 			if !all {
 				table = table.Folded(planRowsMax)
@@ -140,7 +141,7 @@ func printNotes(w io.Writer, notes []string) {
 	}
 }
 
-func changesTable(changes []shownChange) output.Listing {
+func changesTable(changes []*controllerv1.ConfigChange) output.Listing {
 	table := output.Listing{Header: []string{"KIND", "NAME", "CHANGE"}, Wrapped: true, Alike: []int{1}}
 	for _, c := range changes {
 		if len(c.Fields) == 0 {
@@ -204,7 +205,7 @@ func sharesTable(r *controllerv1.PlanConfigResponse) output.Listing {
 			table.Rows = append(table.Rows, []string{s.Service, "as those of " + s.SharesAs, "", ""})
 		}
 		for _, b := range s.Backends {
-			table.Rows = append(table.Rows, []string{s.Service, b.Backend, perCent(b.Before), perCent(b.After)})
+			table.Rows = append(table.Rows, []string{s.Service, b.Backend, perCent(b.ShareBefore), perCent(b.ShareAfter)})
 		}
 	}
 	return table
@@ -212,7 +213,7 @@ func sharesTable(r *controllerv1.PlanConfigResponse) output.Listing {
 
 func sessionsTable(r *controllerv1.PlanConfigResponse) output.Listing {
 	table := output.Listing{Header: []string{"BGP SESSION", "CHANGE", "ROUTES", "REASON"}, Wrapped: true}
-	for _, s := range r.Sessions {
+	for _, s := range r.BgpSessions {
 		what := "ends, begins anew"
 		if s.Removed {
 			what = "ends"
@@ -224,7 +225,7 @@ func sessionsTable(r *controllerv1.PlanConfigResponse) output.Listing {
 
 func failuresTable(r *controllerv1.PlanConfigResponse) output.Listing {
 	table := output.Listing{Header: []string{"BACKEND", "NEW PROBE", "VIA", "FAILS NOW"}, Wrapped: true, Alike: []int{0}}
-	for _, failed := range r.Probes.GetFailed() {
+	for _, failed := range r.NewProbes.GetFailed() {
 		table.Rows = append(table.Rows, []string{failed.Backend, failed.HealthCheck, failed.Via, failed.Reason})
 	}
 	return table
@@ -243,10 +244,10 @@ func routesTable(r *controllerv1.PlanConfigResponse) output.Listing {
 }
 
 func tableShare(s *controllerv1.ServiceChange) float64 {
-	if s.Entries == 0 {
+	if s.TableEntries == 0 {
 		return 0
 	}
-	return float64(s.EntriesChanged) / float64(s.Entries)
+	return float64(s.TableEntriesChanged) / float64(s.TableEntries)
 }
 
 func perCent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
@@ -260,13 +261,13 @@ func planNotes(r *controllerv1.PlanConfigResponse) (notes []string) {
 	if len(r.AssumedActive) > 0 {
 		note("not yet probed, and taken for active: %s", strings.Join(r.AssumedActive, ", "))
 	}
-	if tried := r.Probes; tried.GetPassed()+tried.GetUntried() > 0 || len(tried.GetFailed()) > 0 {
+	if tried := r.NewProbes; tried.GetPassed()+tried.GetUntried() > 0 || len(tried.GetFailed()) > 0 {
 		note("new probes, tried once from this machine: %d passed, %d failed, %d could not be tried", tried.Passed, len(tried.Failed), tried.Untried)
 		if tried.Untried > 0 {
 			note("probes that could not be tried: %s", tried.UntriedReason)
 		}
 	}
-	if r.LastSessionEnds {
+	if r.LastBgpSessionEnds {
 		note("every BGP session of this machine ends: its routes go, and its connections come to other machines, or break where there is none")
 	}
 	for _, s := range r.Services {
@@ -285,138 +286,4 @@ func planNotes(r *controllerv1.PlanConfigResponse) (notes []string) {
 			output.Counted(int(n), "new flow"), r.UntrackedTableFull, r.UntrackedQuota)
 	}
 	return notes
-}
-
-type shownPlan struct {
-	Number          uint64               `json:"number"`
-	Changed         bool                 `json:"changed"`
-	Changes         []shownChange        `json:"changes"`
-	Services        []shownServiceChange `json:"services"`
-	Routes          []shownRouteChange   `json:"routes"`
-	Sessions        []shownSessionEnd    `json:"bgp_sessions"`
-	LastSessionEnds bool                 `json:"last_bgp_session_ends"`
-	RestartRequired string               `json:"restart_required,omitempty"`
-	AssumedActive   []string             `json:"assumed_active"`
-	NewProbes       shownProbes          `json:"new_probes"`
-	Untracked       shownUntracked       `json:"untracked_since_start"`
-	Warnings        []string             `json:"warnings"`
-}
-
-type shownChange struct {
-	Kind   string             `json:"kind"`
-	Name   string             `json:"name"`
-	What   string             `json:"what"`
-	Fields []shownFieldChange `json:"fields,omitempty"`
-}
-
-type shownFieldChange struct {
-	Field  string `json:"field"`
-	Before string `json:"before"`
-	After  string `json:"after"`
-}
-
-type shownServiceChange struct {
-	Service          string          `json:"service"`
-	Entries          uint32          `json:"table_entries"`
-	EntriesChanged   uint32          `json:"table_entries_changed"`
-	EntriesMoved     uint32          `json:"table_entries_moved"`
-	Backends         []shownShare    `json:"backends"`
-	SharesAs         string          `json:"shares_as,omitempty"`
-	Established      shownConnChange `json:"established"`
-	OpeningOrClosing shownConnChange `json:"opening_or_closing"`
-	QuotaReached     bool            `json:"quota_reached"`
-}
-
-type shownShare struct {
-	Backend string  `json:"backend"`
-	Before  float64 `json:"share_before"`
-	After   float64 `json:"share_after"`
-}
-
-type shownConnChange struct {
-	Staying  uint64 `json:"staying"`
-	Breaking uint64 `json:"breaking"`
-	Moving   uint64 `json:"moving"`
-	Unknown  uint64 `json:"unknown"`
-}
-
-type shownRouteChange struct {
-	Prefix    string   `json:"prefix"`
-	Announced bool     `json:"announced"`
-	Reason    string   `json:"reason"`
-	Services  []string `json:"services"`
-}
-
-type shownSessionEnd struct {
-	Address string `json:"address"`
-	ASN     uint32 `json:"asn"`
-	Removed bool   `json:"removed"`
-	Reason  string `json:"reason"`
-	Routes  uint32 `json:"routes"`
-}
-
-type shownProbes struct {
-	Passed        uint32             `json:"passed"`
-	Failed        []shownFailedProbe `json:"failed"`
-	Untried       uint32             `json:"untried"`
-	UntriedReason string             `json:"untried_reason,omitempty"`
-}
-
-type shownFailedProbe struct {
-	Backend     string `json:"backend"`
-	HealthCheck string `json:"health_check"`
-	Via         string `json:"via"`
-	Reason      string `json:"reason"`
-}
-
-type shownUntracked struct {
-	TableFull uint64 `json:"table_full"`
-	Quota     uint64 `json:"quota"`
-}
-
-func shownPlanOf(r *controllerv1.PlanConfigResponse) shownPlan {
-	shown := shownPlan{
-		Number: r.Number, Changed: r.Changed, RestartRequired: r.RestartRequired,
-		AssumedActive: append([]string{}, r.AssumedActive...), Warnings: append([]string{}, r.Warnings...),
-		Untracked: shownUntracked{r.UntrackedTableFull, r.UntrackedQuota},
-		Changes:   shownChangesOf(r.Changes), Services: []shownServiceChange{}, Routes: []shownRouteChange{},
-		Sessions: []shownSessionEnd{}, LastSessionEnds: r.LastSessionEnds,
-	}
-	shown.NewProbes = shownProbes{Passed: r.Probes.GetPassed(), Failed: []shownFailedProbe{}, Untried: r.Probes.GetUntried(), UntriedReason: r.Probes.GetUntriedReason()}
-	for _, f := range r.Probes.GetFailed() {
-		shown.NewProbes.Failed = append(shown.NewProbes.Failed, shownFailedProbe{f.Backend, f.HealthCheck, f.Via, f.Reason})
-	}
-	for _, s := range r.Sessions {
-		shown.Sessions = append(shown.Sessions, shownSessionEnd{s.Address, s.Asn, s.Removed, s.Reason, s.Routes})
-	}
-	for _, s := range r.Services {
-		service := shownServiceChange{
-			Service: s.Service, Entries: s.Entries, EntriesChanged: s.EntriesChanged, EntriesMoved: s.EntriesMoved, Backends: []shownShare{},
-			SharesAs: s.SharesAs, Established: shownConnChangeOf(s.Established), OpeningOrClosing: shownConnChangeOf(s.OpeningOrClosing), QuotaReached: s.QuotaReached,
-		}
-		for _, b := range s.Backends {
-			service.Backends = append(service.Backends, shownShare{b.Backend, b.Before, b.After})
-		}
-		shown.Services = append(shown.Services, service)
-	}
-	for _, route := range r.Routes {
-		shown.Routes = append(shown.Routes, shownRouteChange{route.Prefix, route.Announced, route.Reason, route.Services})
-	}
-	return shown
-}
-
-func shownChangesOf(changes []*controllerv1.ConfigChange) []shownChange {
-	shown := []shownChange{}
-	for _, c := range changes {
-		change := shownChange{Kind: c.Kind, Name: c.Name, What: c.What}
-		for _, f := range c.Fields {
-			change.Fields = append(change.Fields, shownFieldChange{f.Field, f.Before, f.After})
-		}
-		shown = append(shown, change)
-	}
-	return shown
-}
-
-func shownConnChangeOf(c *controllerv1.ConnectionChange) shownConnChange {
-	return shownConnChange{Staying: c.GetStaying(), Breaking: c.GetBreaking(), Moving: c.GetMoving(), Unknown: c.GetUnknown()}
 }

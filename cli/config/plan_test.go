@@ -2,13 +2,14 @@ package config
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/guideway/guideway/cli/clitest"
 	"github.com/guideway/guideway/cli/commandline"
@@ -63,16 +64,16 @@ func TestAPlanOfOneWeightIsOneScreen(t *testing.T) {
 		{Kind: "pool", Name: "pool-0", What: "changed", Fields: []*controllerv1.FieldChange{{Field: "backend web-0 weight", Before: "1", After: "2"}}},
 	}}
 	for i := range 10_000 {
-		s := &controllerv1.ServiceChange{Service: fmt.Sprintf("service-%d", i), Entries: 65_537, Established: &controllerv1.ConnectionChange{Staying: uint64(i)}}
+		s := &controllerv1.ServiceChange{Service: fmt.Sprintf("service-%d", i), TableEntries: 65_537, Established: &controllerv1.ConnectionChange{Staying: uint64(i)}}
 		if i < 100 {
-			s.EntriesChanged, s.Established.Moving = 640, uint64(i)
+			s.TableEntriesChanged, s.Established.Moving = 640, uint64(i)
 			if i > 0 {
 				s.SharesAs = "service-0"
 			} else {
 				for b := range 200 {
-					s.Backends = append(s.Backends, &controllerv1.ShareChange{Backend: fmt.Sprintf("web-%d", b), Before: 0.005, After: 0.004975})
+					s.Backends = append(s.Backends, &controllerv1.ShareChange{Backend: fmt.Sprintf("web-%d", b), ShareBefore: 0.005, ShareAfter: 0.004975})
 				}
-				s.Backends[0].After = 0.00995
+				s.Backends[0].ShareAfter = 0.00995
 			}
 		}
 		r.Services = append(r.Services, s)
@@ -100,12 +101,12 @@ func TestAPlanOfOneWeightIsOneScreen(t *testing.T) {
 func TestConfigPlanForPrograms(t *testing.T) {
 	runDir := clitest.Both(t, &clitest.FakeController{}, nil)
 	stdout, _, err := guideway(t, "config", "plan", "-o", "json", configFileOf(t, "different"), "--run-dir", runDir)
-	var shown shownPlan
-	if decoded := json.Unmarshal([]byte(stdout), &shown); decoded != nil || !errors.Is(err, commandline.ErrChanges) {
+	var shown controllerv1.PlanConfigResponse
+	if decoded := protojson.Unmarshal([]byte(stdout), &shown); decoded != nil || !errors.Is(err, commandline.ErrChanges) {
 		t.Fatal(decoded, err)
 	}
-	if !shown.Changed || shown.Services[1].Established.Breaking != 40 || shown.Changes[0].Fields[0].After != "gue" || !shown.Routes[0].Announced || shown.Untracked.Quota != 5 || shown.Services[2].SharesAs != "web" || !shown.LastSessionEnds || !shown.Sessions[1].Removed {
-		t.Errorf("%+v", shown)
+	if !shown.Changed || shown.Services[1].Established.Breaking != 40 || shown.Changes[0].Fields[0].After != "gue" || !shown.Routes[0].Announced || shown.UntrackedQuota != 5 || shown.Services[2].SharesAs != "web" || !shown.LastBgpSessionEnds || !shown.BgpSessions[1].Removed {
+		t.Error(stdout)
 	}
 }
 

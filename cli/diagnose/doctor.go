@@ -66,7 +66,11 @@ func DoctorCommand() *cobra.Command {
 	return command
 }
 
-type finding struct{ grade, what, text string }
+type finding struct {
+	Grade string `json:"grade"`
+	What  string `json:"what"`
+	Text  string `json:"text"`
+}
 
 const (
 	gradeOK   = "ok"
@@ -75,35 +79,19 @@ const (
 )
 
 func printFindings(w io.Writer, format string, findings []finding) error {
-	failed := false
-	shown := []shownFinding{}
-	for _, f := range findings {
-		failed = failed || f.grade == gradeFail
-		shown = append(shown, shownFinding{Grade: f.grade, What: f.what, Text: f.text})
-	}
-	if err := printShownFindings(w, format, shown); err != nil {
-		return err
-	}
-	if failed {
-		return commandline.ErrReported
-	}
-	return nil
-}
-
-type shownFinding struct {
-	Grade string `json:"grade"`
-	What  string `json:"what"`
-	Text  string `json:"text"`
-}
-
-func printShownFindings(w io.Writer, format string, findings []shownFinding) error {
 	if format != "table" {
-		return commandline.PrintValue(w, format, findings)
-	}
-	for _, f := range findings {
-		if _, err := fmt.Fprintf(w, "%-4s  %-11s %s\n", f.Grade, f.What, f.Text); err != nil {
+		if err := commandline.PrintValue(w, format, append([]finding{}, findings...)); err != nil {
 			return err
 		}
+	} else {
+		for _, f := range findings {
+			if _, err := fmt.Fprintf(w, "%-4s  %-11s %s\n", f.Grade, f.What, f.Text); err != nil {
+				return err
+			}
+		}
+	}
+	if slices.ContainsFunc(findings, func(f finding) bool { return f.Grade == gradeFail }) {
+		return commandline.ErrReported
 	}
 	return nil
 }
@@ -327,13 +315,13 @@ func (p *diagnosis) etcd() {
 	}
 	switch {
 	case e.Away != "":
-		p.add(gradeWarn, "etcd", "%s; config %d goes on, and the next one is taken when it answers", e.Away, e.Generation)
+		p.add(gradeWarn, "etcd", "%s; config %d goes on, and the next one is taken when it answers", e.Away, e.Config)
 	case e.Unusable != "":
-		p.add(gradeFail, "etcd", "%s; config %d goes on: apply a config (`guideway config apply`)", e.Unusable, e.Generation)
-	case e.GenerationStored == 0 && e.AnsweredAt != nil:
-		p.add(gradeFail, "etcd", "holds no config, and config %d runs here: were its data lost? `guideway config apply` stores the one that is to run", e.Generation)
+		p.add(gradeFail, "etcd", "%s; config %d goes on: apply a config (`guideway config apply`)", e.Unusable, e.Config)
+	case e.ConfigStored == 0 && e.AnsweredAt != nil:
+		p.add(gradeFail, "etcd", "holds no config, and config %d runs here: were its data lost? `guideway config apply` stores the one that is to run", e.Config)
 	default:
-		p.add(gradeOK, "etcd", "answers and holds config %d; %d runs here", e.GenerationStored, e.Generation)
+		p.add(gradeOK, "etcd", "answers and holds config %d; %d runs here", e.ConfigStored, e.Config)
 	}
 	if e.NotRegistered != "" && e.Away == "" {
 		p.add(gradeWarn, "etcd", "this machine is not registered there, so others do not see it: %s", e.NotRegistered)
@@ -661,10 +649,10 @@ func (p *diagnosis) memberSources() {
 	for _, s := range p.state.GetMemberSources() {
 		switch {
 		case s.Problem != "":
-			p.add(gradeWarn, "pool", "%s keeps its %d backends: %s fails: %s; its latest success: %s", s.Pool, s.Backends, s.Source, s.Problem, output.Ago(s.LastSuccess))
+			p.add(gradeWarn, "pool", "%s keeps its %d backends: %s fails: %s; its latest success: %s", s.Name, s.Backends, s.Source, s.Problem, output.Ago(s.LastSuccess))
 		case s.Waiting > 0:
 			p.add(gradeWarn, "pool", "%s: %s lacks %d of its %d backends, which stay until %s (shrink_delay): correct the source if they live",
-				s.Pool, s.Source, s.Waiting, s.Backends, output.At(s.WaitingUntil))
+				s.Name, s.Source, s.Waiting, s.Backends, output.At(s.WaitingUntil))
 		}
 	}
 }

@@ -25,7 +25,7 @@ func Test_doctor_names_a_session_that_should_have_BFD_and_has_none(t *testing.T)
 			Address: "10.0.0.254", State: "established", Bfd: c.bfd, Since: timestamppb.New(time.Now().Add(-c.since)),
 		}}}}
 		p.bgp()
-		warned := len(p.findings) == 2 && p.findings[0].grade == gradeWarn && strings.HasPrefix(p.findings[0].text, "the session with 10.0.0.254 has no BFD")
+		warned := len(p.findings) == 2 && p.findings[0].Grade == gradeWarn && strings.HasPrefix(p.findings[0].Text, "the session with 10.0.0.254 has no BFD")
 		if warned != c.warns || !warned && len(p.findings) != 1 {
 			t.Errorf("%s: doctor finds %v", name, p.findings)
 		}

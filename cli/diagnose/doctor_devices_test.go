@@ -36,8 +36,8 @@ func TestDoctorLooksAtMTUsStrippedTagsAndJoinedPackets(t *testing.T) {
 			continue
 		}
 		for i, f := range p.findings {
-			if !strings.HasPrefix(f.grade+" "+f.text, c.want[i]) {
-				t.Errorf("%s: %s %s", name, f.grade, f.text)
+			if !strings.HasPrefix(f.Grade+" "+f.Text, c.want[i]) {
+				t.Errorf("%s: %s %s", name, f.Grade, f.Text)
 			}
 		}
 	}

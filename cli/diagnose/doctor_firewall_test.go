@@ -42,7 +42,7 @@ func TestDoctorSuspectsAFirewallOnlyWhereNoProbeIsAnswered(t *testing.T) {
 				t.Fatalf("found %v", p.findings)
 			}
 			for _, f := range p.findings {
-				if f.grade != gradeFail || !strings.Contains(f.text, "inet filter input: policy drop") || !strings.Contains(f.text, "20000-32767") {
+				if f.Grade != gradeFail || !strings.Contains(f.Text, "inet filter input: policy drop") || !strings.Contains(f.Text, "20000-32767") {
 					t.Errorf("found %+v", f)
 				}
 			}

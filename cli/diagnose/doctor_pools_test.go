@@ -11,9 +11,9 @@ import (
 
 func TestSourcesThatFailOrShrinkAPoolAreTold(t *testing.T) {
 	p := &diagnosis{state: &controllerv1.GetStateResponse{MemberSources: []*controllerv1.MemberSource{
-		{Pool: "well", Source: "file /a.json", Backends: 3},
-		{Pool: "fails", Source: "dns web.internal", Backends: 3, Problem: "answered by SERVFAIL"},
-		{Pool: "shrinks", Source: "file /b.json", Backends: 4, Waiting: 2, WaitingUntil: &timestamppb.Timestamp{Seconds: 1}},
+		{Name: "well", Source: "file /a.json", Backends: 3},
+		{Name: "fails", Source: "dns web.internal", Backends: 3, Problem: "answered by SERVFAIL"},
+		{Name: "shrinks", Source: "file /b.json", Backends: 4, Waiting: 2, WaitingUntil: &timestamppb.Timestamp{Seconds: 1}},
 	}}}
 	p.memberSources()
 	want := []finding{

@@ -61,7 +61,7 @@ func TestDoctorFindsWhatDropsHealthChecksThroughTheTunnel(t *testing.T) {
 				t.Fatalf("found %v", p.findings)
 			}
 			for i, f := range p.findings {
-				if got := clitest.Fields(f.grade + " " + f.what + " " + f.text); !strings.HasPrefix(got, c.want[i]) {
+				if got := clitest.Fields(f.Grade + " " + f.What + " " + f.Text); !strings.HasPrefix(got, c.want[i]) {
 					t.Errorf("found %q, want %q", got, c.want[i])
 				}
 			}

@@ -25,9 +25,9 @@ func TestAProcessThatHangsIsSaidToHang(t *testing.T) {
 	defer listener.Close()
 	findings := examine(t.Context(), machine.Machine{RunDir: runDir}, fakeHost{""})
 	for _, f := range findings {
-		if f.what == "speaker" {
-			if want := "the speaker at " + socket + ": takes connections, but does not answer: it hangs"; !strings.HasPrefix(f.text, want) || !strings.HasSuffix(f.text, "systemctl restart guideway-speaker") {
-				t.Errorf("doctor says %q", f.text)
+		if f.What == "speaker" {
+			if want := "the speaker at " + socket + ": takes connections, but does not answer: it hangs"; !strings.HasPrefix(f.Text, want) || !strings.HasSuffix(f.Text, "systemctl restart guideway-speaker") {
+				t.Errorf("doctor says %q", f.Text)
 			}
 			return
 		}

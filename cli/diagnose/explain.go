@@ -20,6 +20,7 @@ import (
 	"github.com/guideway/guideway/cli/show"
 	"github.com/guideway/guideway/controller/config"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
 
 // ExplainCommand is `guideway explain`.
@@ -173,7 +174,10 @@ type explanation struct {
 
 func printExplanation(w io.Writer, format string, e explanation) error {
 	if format != "table" {
-		return commandline.PrintValue(w, format, e.value())
+		if e.offline {
+			e.told.NextHop = nil // none of this machine's
+		}
+		return commandline.PrintValue(w, format, plainjson.Value{Message: e.told})
 	}
 	var err error
 	for _, line := range e.lines() {
@@ -379,96 +383,4 @@ func chunks(text string, size int) func(yield func(string) bool) {
 			text = text[n:]
 		}
 	}
-}
-
-type shownExplanation struct {
-	Verdict       string        `json:"verdict"`
-	Reason        string        `json:"reason,omitempty"`
-	Meaning       string        `json:"meaning,omitempty"`
-	UsualCause    string        `json:"usual_cause,omitempty"`
-	Generation    uint64        `json:"generation"`
-	Service       string        `json:"service,omitempty"`
-	Matched       string        `json:"matched,omitempty"`
-	Hash          string        `json:"hash"`
-	Mode          string        `json:"mode,omitempty"`
-	Affinity      string        `json:"affinity,omitempty"`
-	Selector      string        `json:"selector"`
-	Slot          *uint32       `json:"slot,omitempty"`
-	TableSize     uint32        `json:"table_size,omitempty"`
-	BackendByHash string        `json:"backend_by_hash,omitempty"`
-	Tracked       *shownTracked `json:"tracked,omitempty"`
-	Cached        *shownCached  `json:"cached,omitempty"`
-	BucketCached  bool          `json:"cached_by_bucket,omitempty"`
-	NotCached     string        `json:"not_cached,omitempty"`
-	Backend       string        `json:"backend,omitempty"`
-	Address       string        `json:"backend_address,omitempty"`
-	RouteOption   []string      `json:"route_option,omitempty"`
-	SecondChance  bool          `json:"second_chance,omitempty"`
-	ConnectionID  *shownQUICID  `json:"connection_id,omitempty"`
-	Multipath     *shownPath    `json:"multipath,omitempty"`
-	Spill         string        `json:"spill,omitempty"`
-	NextHop       *shownHop     `json:"next_hop,omitempty"`
-	Encap         string        `json:"encap,omitempty"`
-	Outer         string        `json:"outer,omitempty"`
-}
-
-type shownTracked struct {
-	Worker  uint32 `json:"worker"`
-	Backend string `json:"backend"`
-	Class   string `json:"class"`
-	IdleMs  uint64 `json:"idle_ms"`
-	Decides bool   `json:"decides"`
-}
-
-type shownCached struct {
-	Interface string `json:"interface"`
-	Queue     uint32 `json:"queue"`
-	IdleMs    uint64 `json:"idle_ms"`
-}
-
-type shownQUICID struct {
-	Config    *uint32 `json:"config,omitempty"`
-	Encrypted bool    `json:"encrypted,omitempty"`
-	ServerID  string  `json:"server_id,omitempty"`
-	Backend   string  `json:"backend,omitempty"`
-	ByFlow    string  `json:"by_flow,omitempty"`
-}
-
-type shownPath struct {
-	By     string  `json:"by"`
-	Key    string  `json:"key,omitempty"`
-	Token  string  `json:"token,omitempty"`
-	Bucket *uint32 `json:"bucket,omitempty"`
-}
-
-type shownHop struct {
-	Device string `json:"device"`
-	MAC    string `json:"mac"`
-	MTU    uint32 `json:"mtu"`
-}
-
-func (e explanation) value() shownExplanation {
-	t := e.told
-	shown := shownExplanation{
-		Verdict: t.Verdict, Reason: t.GetEnd().GetReason(), Meaning: t.GetEnd().GetMeaning(), UsualCause: t.GetEnd().GetUsualCause(),
-		Generation: t.Generation, Service: t.Service, Matched: t.Matched, Hash: t.Hash, Mode: t.Mode, Affinity: t.Affinity, Selector: t.Selector,
-		Slot: t.Slot, TableSize: t.TableSize, BackendByHash: t.BackendByHash, Backend: t.Backend, Address: t.BackendAddress,
-		RouteOption: t.RouteOption, SecondChance: t.SecondChance, Spill: t.Spill, Encap: t.Encap, Outer: t.Outer, BucketCached: t.CachedByBucket, NotCached: t.NotCached,
-	}
-	if k := t.Tracked; k != nil {
-		shown.Tracked = &shownTracked{Worker: k.Worker, Backend: k.Backend, Class: k.Class, IdleMs: k.IdleMs, Decides: k.Decides}
-	}
-	if k := t.Cached; k != nil {
-		shown.Cached = &shownCached{Interface: k.Interface, Queue: k.Queue, IdleMs: k.IdleMs}
-	}
-	if id := t.ConnectionId; id != nil {
-		shown.ConnectionID = &shownQUICID{Config: id.Config, Encrypted: id.Encrypted, ServerID: id.ServerId, Backend: id.Backend, ByFlow: id.ByFlow}
-	}
-	if m := t.Multipath; m != nil {
-		shown.Multipath = &shownPath{By: m.By, Key: m.Key, Token: m.Token, Bucket: m.Bucket}
-	}
-	if h := t.NextHop; h != nil && !e.offline {
-		shown.NextHop = &shownHop{Device: h.Device, MAC: h.Mac, MTU: h.Mtu}
-	}
-	return shown
 }

@@ -175,29 +175,24 @@ func followTargets(ctx context.Context, log *slog.Logger, listen string, metrics
 }
 
 type shownRound struct {
-	Target      string         `json:"target"`
-	Service     string         `json:"service,omitempty"`
-	VIP         string         `json:"vip"`
-	Protocol    string         `json:"protocol"`
-	Port        uint16         `json:"port"`
-	SourcePorts int            `json:"source_ports"`
-	Answered    int            `json:"answered"`
-	Failed      int            `json:"failed"`
-	LatencyMS   *shownLatency  `json:"latency_ms,omitempty"`
-	Failures    []shownFailure `json:"failures"`
-	Hint        string         `json:"hint,omitempty"`
-	Warning     string         `json:"warning,omitempty"`
+	Target      string             `json:"target"`
+	Service     string             `json:"service,omitempty"`
+	VIP         string             `json:"vip"`
+	Protocol    string             `json:"protocol"`
+	Port        uint16             `json:"port"`
+	SourcePorts int                `json:"source_ports"`
+	Answered    int                `json:"answered"`
+	Failed      int                `json:"failed"`
+	LatencyMS   *shownLatency      `json:"latency_ms,omitempty"`
+	Failures    []blackbox.Failure `json:"failures"`
+	Hint        string             `json:"hint,omitempty"`
+	Warning     string             `json:"warning,omitempty"`
 }
 
 type shownLatency struct {
 	Median float64 `json:"median"`
 	P90    float64 `json:"p90"`
 	Max    float64 `json:"max"`
-}
-
-type shownFailure struct {
-	Reason      string   `json:"reason"`
-	SourcePorts []uint16 `json:"source_ports"`
 }
 
 // printRounds, and fail if an attempt did.
@@ -254,10 +249,7 @@ func showRound(round blackbox.Round) shownRound {
 	shown := shownRound{
 		Target: t.Name, Service: t.Service, VIP: t.Address.String(), Protocol: t.Protocol, Port: t.Port,
 		SourcePorts: round.Tried, Answered: len(round.Latencies), Failed: round.Failed(),
-		Failures: []shownFailure{}, Hint: round.Hint(), Warning: round.Warning,
-	}
-	for _, failure := range round.Failures {
-		shown.Failures = append(shown.Failures, shownFailure(failure))
+		Failures: append([]blackbox.Failure{}, round.Failures...), Hint: round.Hint(), Warning: round.Warning,
 	}
 	if len(round.Latencies) > 0 {
 		shown.LatencyMS = &shownLatency{

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -17,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/guideway/guideway/cli/clitest"
@@ -53,8 +53,8 @@ outer       gre, of a packet without data:
 		}
 	}
 	out, _, err := guideway(t, "explain", "tcp", "192.0.2.7:40000", "203.0.113.10:82", "--run-dir", runDir, "-o", "json")
-	var shown shownExplanation
-	if err != nil || json.Unmarshal([]byte(out), &shown) != nil || shown.Tracked != nil || *shown.Slot != 4711 || shown.NextHop.MTU != 1600 {
+	var shown forwarderv1.ExplainResponse
+	if err != nil || protojson.Unmarshal([]byte(out), &shown) != nil || shown.Tracked != nil || shown.GetSlot() != 4711 || shown.NextHop.Mtu != 1600 {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, _, err = guideway(t, "explain", "tcp", "192.0.2.7:40000", "203.0.113.10:83", "--run-dir", runDir)
@@ -327,7 +327,7 @@ func TestDoctorNamesAThreadThatHangsAndItsCure(t *testing.T) {
 	p.threads()
 	var told []string
 	for _, f := range p.findings {
-		told = append(told, f.grade+" "+f.text)
+		told = append(told, f.Grade+" "+f.Text)
 	}
 	want := []string{
 		"fail its thread next-hops hangs, no heartbeat for 7s: backends whose MAC address, route or MTU changed since are sent to as before, and a link that goes down is not seen: `systemctl reload guideway-forwarder` has a new process take over",
@@ -362,8 +362,8 @@ func TestDoctorOfALargeSiteIsAFewLines(t *testing.T) {
 		"of web-0 (10.1.0.1) and 9999 more are not known: no route", "web-1 and 4999 more are served by 199 of 200 backends", "web-0 and 4999 more are served by all 200",
 		"silent on web-0, web-1, web-2 and 9997 more", "behind on web-0, web-1, web-2 and 9997 more: VIPs",
 	} {
-		if !strings.HasPrefix(p.findings[i].text, want) {
-			t.Errorf("%q, want %q", p.findings[i].text, want)
+		if !strings.HasPrefix(p.findings[i].Text, want) {
+			t.Errorf("%q, want %q", p.findings[i].Text, want)
 		}
 	}
 }

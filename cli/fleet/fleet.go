@@ -16,51 +16,9 @@ import (
 	"github.com/guideway/guideway/cli/show"
 	"github.com/guideway/guideway/controller/brain"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
-
-type shownFleet struct {
-	Cluster  string         `json:"cluster"`
-	Machines []shownMachine `json:"machines"`
-	Alarms   []string       `json:"alarms"`
-	// Why etcd could not be read, or peers are not heard; machines are those of ReadAt then.
-	Away   string `json:"away,omitempty"`
-	ReadAt string `json:"read_at,omitempty"`
-	// Absent: all machines are to run the same config.
-	Canary *show.Canary `json:"canary,omitempty"`
-}
-
-type shownMachine struct {
-	Name      string   `json:"name"`
-	Addresses []string `json:"addresses"`
-	// Else the fields below are empty, but for state and reason.
-	Registered       bool   `json:"registered"`
-	State            string `json:"state"`
-	Reason           string `json:"reason,omitempty"`
-	Drained          bool   `json:"drained"`
-	Shard            string `json:"shard,omitempty"`
-	Version          string `json:"version,omitempty"`
-	ForwarderVersion string `json:"forwarder_version,omitempty"`
-	SpeakerVersion   string `json:"speaker_version,omitempty"`
-	// Its number in the history.
-	Config uint64 `json:"config"`
-	// Of machines without etcd, whose histories have numbers of their own.
-	ConfigDigest          string `json:"config_digest,omitempty"`
-	ConfiguredFingerprint string `json:"configured_fingerprint,omitempty"`
-	LiveFingerprint       string `json:"live_fingerprint,omitempty"`
-	PacketsPerSecond      uint64 `json:"packets_per_second"`
-	BytesPerSecond        uint64 `json:"bytes_per_second"`
-	API                   string `json:"api,omitempty"`
-	WrittenAt             string `json:"written_at,omitempty"`
-	// By command on this machine alone.
-	DrainedBackends []string `json:"drained_backends,omitempty"`
-	DrainedServices []string `json:"drained_services,omitempty"`
-	// Of machines without etcd.
-	Backends     uint32   `json:"backends,omitempty"`
-	BackendsUp   uint32   `json:"backends_up,omitempty"`
-	BackendsDown []string `json:"backends_down,omitempty"`
-
-	ago string
-}
 
 // Command is `guideway fleet`.
 func Command() *cobra.Command {
@@ -108,75 +66,51 @@ func Read(ctx context.Context, m machine.Machine) (response *controllerv1.GetFle
 }
 
 func fleetListing(response *controllerv1.GetFleetResponse) output.Listing {
-	shown := shownFleet{
-		Cluster: response.Cluster, Machines: []shownMachine{}, Alarms: append([]string{}, response.Alarms...),
-		Away: response.Away, ReadAt: output.At(response.ReadAt), Canary: show.CanaryOf(response.Canary),
-	}
 	list := output.Listing{
+		Value: plainjson.Value{Message: response},
 		Header: []string{"MACHINE", "STATE", "CONFIG", "CONFIGURED", "LIVE", "PACKETS/S", "BYTES/S", "VERSION", "SHARD", "REASON",
 			"FORWARDER", "SPEAKER", "API", "WRITTEN", "DIGEST", "BACKENDS UP", "OWN DRAINS"},
 		WideFrom: 10, None: "no machine is known",
 	}
 	for _, m := range response.Machines {
-		machine := shownMachineOf(m)
-		shown.Machines = append(shown.Machines, machine)
-		list.Rows = append(list.Rows, machine.row())
+		list.Rows = append(list.Rows, rowOf(m, m.Registered))
 	}
-	list.Value = shown
 	return list
-}
-
-func shownMachineOf(m *controllerv1.FleetMachine) shownMachine {
-	r := m.Registered
-	if r == nil {
-		return shownMachine{Name: m.Name, Addresses: append([]string{}, m.Addresses...), State: "absent", Reason: m.Reason}
-	}
-	return shownMachine{
-		Name: m.Name, Addresses: append([]string{}, m.Addresses...), Registered: true, State: r.State, Reason: r.Reason, Drained: r.Drained, Shard: r.Shard,
-		Version: r.Version, ForwarderVersion: r.ForwarderVersion, SpeakerVersion: r.SpeakerVersion,
-		Config: r.Generation, ConfiguredFingerprint: r.ConfiguredFingerprint, LiveFingerprint: r.LiveFingerprint,
-		ConfigDigest: r.ConfigDigest, Backends: r.Backends, BackendsUp: r.BackendsUp, BackendsDown: r.BackendsDown,
-		PacketsPerSecond: r.PacketsPerSecond, BytesPerSecond: r.BytesPerSecond, API: r.Api, DrainedBackends: r.DrainedBackends, DrainedServices: r.DrainedServices, WrittenAt: output.At(r.Time), ago: output.Ago(r.Time),
-	}
 }
 
 // The beginning of a fingerprint is enough to compare by eye.
 const fingerprintShown = 8
 
-func (m shownMachine) row() []string {
-	if !m.Registered {
-		return []string{m.Name, m.State, "-", "-", "-", "-", "-", "-", "-", output.Dash(m.Reason), "-", "-", "-", "-", "-", "-", "-"}
+func rowOf(m *controllerv1.FleetMachine, r *fleetv1.Machine) []string {
+	if r == nil {
+		return []string{m.Name, "absent", "-", "-", "-", "-", "-", "-", "-", output.Dash(m.Reason), "-", "-", "-", "-", "-", "-", "-"}
 	}
-	state := m.State
-	if m.Drained && state != "drained" && state != "draining" {
+	state := r.State
+	if r.Drained && state != "drained" && state != "draining" {
 		state += ", drained"
 	}
 	short := func(fingerprint string) string {
 		return output.Dash(fingerprint[:min(len(fingerprint), fingerprintShown)])
 	}
+	up := "-" // with etcd nobody says so
+	if r.Backends > 0 {
+		up = fmt.Sprintf("%d/%d", r.BackendsUp, r.Backends)
+	}
 	return []string{
-		m.Name, state, fmt.Sprint(m.Config), short(m.ConfiguredFingerprint), short(m.LiveFingerprint),
-		fmt.Sprint(m.PacketsPerSecond), fmt.Sprint(m.BytesPerSecond), output.Dash(m.Version), output.Dash(m.Shard), output.Dash(m.Reason),
-		output.Dash(m.ForwarderVersion), output.Dash(m.SpeakerVersion), output.Dash(m.API), m.ago,
-		short(m.ConfigDigest), m.backends(), m.ownDrains(),
+		m.Name, state, fmt.Sprint(r.Config), short(r.ConfiguredFingerprint), short(r.LiveFingerprint),
+		fmt.Sprint(r.PacketsPerSecond), fmt.Sprint(r.BytesPerSecond), output.Dash(r.Version), output.Dash(r.Shard), output.Dash(r.Reason),
+		output.Dash(r.ForwarderVersion), output.Dash(r.SpeakerVersion), output.Dash(r.Api), output.Ago(r.Time),
+		short(r.ConfigDigest), up, ownDrains(r),
 	}
-}
-
-// backends that are up, of how many.
-func (m shownMachine) backends() string {
-	if m.Backends == 0 {
-		return "-" // with etcd nobody says so
-	}
-	return fmt.Sprintf("%d/%d", m.BackendsUp, m.Backends)
 }
 
 // ownDrains of what other machines may use.
-func (m shownMachine) ownDrains() string {
+func ownDrains(r *fleetv1.Machine) string {
 	var drains []string
-	for _, backend := range m.DrainedBackends {
+	for _, backend := range r.DrainedBackends {
 		drains = append(drains, "backend "+backend)
 	}
-	for _, service := range m.DrainedServices {
+	for _, service := range r.DrainedServices {
 		drains = append(drains, "service "+service)
 	}
 	return output.Dash(strings.Join(drains, ", "))
@@ -194,8 +128,8 @@ func reportFleet(response *controllerv1.GetFleetResponse, stderr io.Writer) erro
 	for _, alarm := range response.Alarms {
 		fmt.Fprintf(stderr, "alarm: %s\n", alarm)
 	}
-	if canary := show.CanaryOf(response.Canary); canary != nil {
-		fmt.Fprintf(stderr, "note: %s\n", canary.Text())
+	if response.Canary != nil {
+		fmt.Fprintf(stderr, "note: %s\n", show.CanaryText(response.Canary))
 	}
 	if versions := versionsOf(response); len(versions) > 1 {
 		fmt.Fprintf(stderr, "note: %d versions run: %q\n", len(versions), versions)

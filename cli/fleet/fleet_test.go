@@ -1,12 +1,13 @@
 package fleet
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/guideway/guideway/cli/clitest"
@@ -17,12 +18,12 @@ import (
 
 func threeMachines() *controllerv1.GetFleetResponse {
 	one := &fleetv1.Machine{
-		Name: "lb-1", Shard: "a", Version: "1.1", ForwarderVersion: "1.1", SpeakerVersion: "1.0", Generation: 17, ConfiguredFingerprint: "5b1c8d7f0a9e2c43",
+		Name: "lb-1", Shard: "a", Version: "1.1", ForwarderVersion: "1.1", SpeakerVersion: "1.0", Config: 17, ConfiguredFingerprint: "5b1c8d7f0a9e2c43",
 		LiveFingerprint: "e00f6a1b7c2d9384", State: "serving", PacketsPerSecond: 1200, BytesPerSecond: 90_000, Api: "10.0.0.1:9471", Time: timestamppb.Now(),
 	}
 	return &controllerv1.GetFleetResponse{Cluster: "c1", ReadAt: timestamppb.Now(), Machines: []*controllerv1.FleetMachine{
 		{Name: "lb-1", Addresses: []string{"10.0.0.1"}, Registered: one},
-		{Name: "lb-2", Addresses: []string{"10.0.0.2"}, Registered: &fleetv1.Machine{Name: "lb-2", Shard: "a", Version: "1.0", Generation: 16, State: "not serving", Reason: "no BGP session up", Drained: true}},
+		{Name: "lb-2", Addresses: []string{"10.0.0.2"}, Registered: &fleetv1.Machine{Name: "lb-2", Shard: "a", Version: "1.0", Config: 16, State: "not serving", Reason: "no BGP session up", Drained: true}},
 		{Name: "lb-3", Addresses: []string{"10.0.0.3"}, Reason: "its controller is not registered in etcd; unreachable: no answer"},
 	}}
 }
@@ -47,8 +48,8 @@ func Test_every_machine_of_the_fleet_is_shown(t *testing.T) {
 		t.Errorf("stderr %s", stderr)
 	}
 	out, _, err = guideway(t, "fleet", "--run-dir", runDir, "-o", "json")
-	var shown shownFleet
-	if err == nil || json.Unmarshal([]byte(out), &shown) != nil || len(shown.Machines) != 3 || shown.Machines[0].LiveFingerprint != "e00f6a1b7c2d9384" || shown.Machines[2].Registered {
+	var shown controllerv1.GetFleetResponse
+	if err == nil || protojson.Unmarshal([]byte(out), &shown) != nil || !proto.Equal(&shown, fake.Fleet) || !strings.Contains(out, `"config": 17`) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if out, _, err = guideway(t, "fleet", "--run-dir", runDir, "-o", "wide"); err == nil || !strings.Contains(clitest.Fields(out), "- 1.1 1.0 10.0.0.1:9471") {
@@ -67,7 +68,7 @@ func Test_a_fleet_without_etcd_has_digests_and_backends(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, _, err = guideway(t, "fleet", "--run-dir", runDir, "-o", "json")
-	if err == nil || !strings.Contains(clitest.Fields(out), `"drained_backends": [ "web-2" ], "drained_services": [ "dns" ], "backends": 4, "backends_up": 3, "backends_down": [ "web-1" ]`) {
+	if err == nil || !strings.Contains(clitest.Fields(out), `"backends": 4, "backends_up": 3, "backends_down": [ "web-1" ], "drained_backends": [ "web-2" ], "drained_services": [ "dns" ]`) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/guideway/guideway/cli/commandline"
+	"github.com/guideway/guideway/proto/plainjson"
 )
 
 // Choice of rows.
@@ -31,7 +32,7 @@ func (c Choice) IsAll() bool {
 	return len(c.Patterns) == 0 && !c.OnlyTrouble && c.SortBy == "" && c.Max == 0
 }
 
-// Choose rows of a listing that has Pick. A pattern that fits none is an error.
+// Choose rows of a listing. A pattern that fits none is an error.
 func (l Listing) Choose(c Choice) (Listing, error) {
 	if c.IsAll() {
 		return l, nil
@@ -60,7 +61,12 @@ func (l Listing) Choose(c Choice) (Listing, error) {
 	for _, i := range rows {
 		chosen = append(chosen, l.Rows[i])
 	}
-	l.Rows, l.Value, l.IsTrouble, l.Pick = chosen, l.Pick(rows), nil, nil
+	if l.Pick != nil {
+		l.Value = l.Pick(rows)
+	} else {
+		l.Value = Picked(l.Value.([]plainjson.Value), rows)
+	}
+	l.Rows, l.IsTrouble, l.Pick = chosen, nil, nil
 	return l, nil
 }
 
@@ -160,13 +166,11 @@ func folded(rows [][]string, column int) [][]string {
 	return left
 }
 
-// Picked is a Pick for values of which each row shows one.
-func Picked[T any](values []T) func([]int) any {
-	return func(rows []int) any {
-		picked := make([]T, 0, len(rows))
-		for _, i := range rows {
-			picked = append(picked, values[i])
-		}
-		return picked
+// Picked of values, of which each row shows one.
+func Picked[T any](values []T, rows []int) []T {
+	picked := make([]T, 0, len(rows))
+	for _, i := range rows {
+		picked = append(picked, values[i])
 	}
+	return picked
 }

@@ -12,7 +12,7 @@ import (
 func backendsListing() Listing {
 	values := []string{"a", "b", "c", "d"}
 	return Listing{
-		Value: values, Pick: Picked(values), IsTrouble: func(row int) bool { return row%2 == 1 }, Named: 2,
+		Value: values, Pick: func(rows []int) any { return Picked(values, rows) }, IsTrouble: func(row int) bool { return row%2 == 1 }, Named: 2,
 		Header: []string{"SERVICE", "BACKEND", "SINCE", "NEW CONNECTIONS"},
 		Rows: [][]string{
 			{"web", "web-1", "1m0s", "9"},

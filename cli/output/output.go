@@ -20,7 +20,8 @@ import (
 type Listing struct {
 	// As JSON; YAML is made from it.
 	Value any
-	// Value with these rows alone, in this order; nil: rows cannot be chosen.
+	// Value with these rows alone, in this order; nil: Value is a list of plainjson's, one for
+	// each row, or rows cannot be chosen.
 	Pick func(rows []int) any
 	// Columns of which rows that differ in one of them alone may be one row.
 	Alike []int

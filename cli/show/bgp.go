@@ -8,41 +8,15 @@ import (
 	"io"
 	"strings"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/controller/api"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
-
-type shownBGP struct {
-	Neighbors []shownNeighbor `json:"neighbors"`
-	Routes    []shownRoute    `json:"routes"`
-}
-
-type shownNeighbor struct {
-	Address           string `json:"address"`
-	ASN               uint32 `json:"asn"`
-	State             string `json:"state"`
-	Since             string `json:"since,omitempty"`
-	AnnouncedPrefixes uint32 `json:"announced_prefixes"`
-	// What routes to it carry, like `med 10`.
-	Attributes []string `json:"attributes,omitempty"`
-	// up, down
-	BFD    string `json:"bfd,omitempty"`
-	Reason string `json:"reason,omitempty"`
-}
-
-type shownRoute struct {
-	Prefix           string   `json:"prefix"`
-	NextHop          string   `json:"next_hop,omitempty"`
-	Announced        bool     `json:"announced"`
-	GracefulShutdown bool     `json:"graceful_shutdown"`
-	Since            string   `json:"since,omitempty"`
-	Reason           string   `json:"reason,omitempty"`
-	Services         []string `json:"services"`
-	Communities      []string `json:"communities,omitempty"`
-}
 
 func showBGP(ctx context.Context, m machine.Machine, stderr io.Writer) (output.Listing, error) {
 	var state *controllerv1.GetStateResponse
@@ -67,15 +41,11 @@ func showBGP(ctx context.Context, m machine.Machine, stderr io.Writer) (output.L
 }
 
 func listBGP(state *controllerv1.GetStateResponse) output.Listing {
-	shown := shownBGP{Neighbors: []shownNeighbor{}, Routes: []shownRoute{}}
 	found := output.Listing{
 		Header: []string{"KIND", "NAME", "STATE", "SINCE", "DETAIL", "REASON"}, Named: 2,
 		None: "BGP is not configured, and no service has a VIP of this cluster's prefixes",
 	}
 	for _, n := range state.Neighbors {
-		shown.Neighbors = append(shown.Neighbors, shownNeighbor{
-			Address: n.Address, ASN: n.Asn, State: n.State, Since: output.At(n.Since), AnnouncedPrefixes: n.AnnouncedPrefixes, Attributes: n.Attributes, BFD: n.Bfd, Reason: n.Reason,
-		})
 		detail := append([]string{fmt.Sprintf("AS %d, %d prefixes", n.Asn, n.AnnouncedPrefixes)}, n.Attributes...)
 		if n.Bfd != "" {
 			detail = append(detail, "BFD "+n.Bfd)
@@ -83,33 +53,32 @@ func listBGP(state *controllerv1.GetStateResponse) output.Listing {
 		found.Rows = append(found.Rows, []string{"neighbor", n.Address, n.State, output.Ago(n.Since), strings.Join(detail, ", "), output.Dash(n.Reason)})
 	}
 	for _, r := range state.Routes {
-		shown.Routes = append(shown.Routes, shownRoute{
-			Prefix: r.Prefix, NextHop: r.NextHop, Announced: r.Announced, GracefulShutdown: r.GracefulShutdown,
-			Since: output.At(r.Since), Reason: r.Reason, Services: r.Services, Communities: r.Communities,
-		})
 		detail := "for " + output.Dash(strings.Join(r.Services, ","))
 		if len(r.Communities) > 0 {
 			detail += ", communities " + strings.Join(r.Communities, " ")
 		}
 		found.Rows = append(found.Rows, []string{"route", r.Prefix, routeState(r), output.Ago(r.Since), detail, output.Dash(r.Reason)})
 	}
-	found.Value = shown
+	valueOf := func(state *controllerv1.GetStateResponse) any {
+		return plainjson.Value{Message: state, Fields: []protoreflect.Name{"neighbors", "routes"}}
+	}
+	found.Value = valueOf(state)
 	found.Pick = func(rows []int) any {
-		picked := shownBGP{Neighbors: []shownNeighbor{}, Routes: []shownRoute{}}
+		picked := &controllerv1.GetStateResponse{}
 		for _, row := range rows {
-			if route := row - len(shown.Neighbors); route >= 0 {
-				picked.Routes = append(picked.Routes, shown.Routes[route])
+			if route := row - len(state.Neighbors); route >= 0 {
+				picked.Routes = append(picked.Routes, state.Routes[route])
 			} else {
-				picked.Neighbors = append(picked.Neighbors, shown.Neighbors[row])
+				picked.Neighbors = append(picked.Neighbors, state.Neighbors[row])
 			}
 		}
-		return picked
+		return valueOf(picked)
 	}
 	found.IsTrouble = func(row int) bool {
-		if route := row - len(shown.Neighbors); route >= 0 {
-			return !shown.Routes[route].Announced || shown.Routes[route].GracefulShutdown
+		if route := row - len(state.Neighbors); route >= 0 {
+			return routeState(state.Routes[route]) != "announced"
 		}
-		return shown.Neighbors[row].State != "established"
+		return state.Neighbors[row].State != "established"
 	}
 	return found
 }

@@ -6,67 +6,59 @@ import (
 	"io"
 	"time"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
 
-// shownBuckets are those of one service at one backend.
-type shownBuckets struct {
-	Service string `json:"service"`
-	Backend string `json:"backend"`
-	// In charge of; of all that the service has.
-	Buckets uint32  `json:"buckets"`
-	Share   float64 `json:"share"`
-	// About to get; named, since connections may live there.
-	Next    uint32 `json:"next,omitempty"`
-	Earlier uint32 `json:"earlier,omitempty"`
-	// How often the service's map has changed, and as of which change the forwarder has it.
-	Generation             uint64 `json:"generation"`
-	GenerationAcknowledged uint64 `json:"generation_acknowledged"`
-	// Of several load balancers, the one that assigns the service's buckets, and those
-	// that do not have the agreed map.
-	Leader  string   `json:"leader,omitempty"`
-	Waiting []string `json:"waiting_for,omitempty"`
-	Problem string   `json:"problem,omitempty"`
+func showBuckets(ctx context.Context, m machine.Machine, _ io.Writer) (output.Listing, error) {
+	return listBuckets(ctx, m, output.Listing{
+		Header: []string{"SERVICE", "BACKEND", "BUCKETS", "SHARE", "NEXT", "EARLIER"}, Named: 2,
+		None: "no stateless services",
+	}, func(s *controllerv1.Service) (rows [][]string) {
+		for _, use := range s.Buckets.Backends {
+			share := float64(use.Owned) / float64(s.Buckets.Count)
+			rows = append(rows, []string{s.Name, use.Backend, fmt.Sprint(use.Owned), fmt.Sprintf("%.1f %%", 100*share), orDash(use.Next), orDash(use.Earlier)})
+		}
+		return rows
+	}, func(s *controllerv1.Service, _ []string) bool {
+		return s.Buckets.Agreement.GetProblem() != "" || len(s.Buckets.Agreement.GetLags()) > 0 || s.Buckets.Generation != s.Buckets.GenerationAcknowledged
+	})
 }
 
-func showBuckets(ctx context.Context, m machine.Machine, _ io.Writer) (output.Listing, error) {
+// listBuckets of stateless services, which have some rows each. Whole services are chosen for
+// machines, by any of their rows.
+func listBuckets(ctx context.Context, m machine.Machine, found output.Listing, rowsOf func(*controllerv1.Service) [][]string, isTrouble func(*controllerv1.Service, []string) bool) (output.Listing, error) {
 	services, err := StatelessServices(ctx, m)
 	if err != nil {
 		return output.Listing{}, err
 	}
-	shown := []shownBuckets{} // an empty list is [] in JSON
-	found := output.Listing{
-		Header: []string{"SERVICE", "BACKEND", "BUCKETS", "SHARE", "NEXT", "EARLIER"}, WideFrom: 6, Named: 2,
-		None: "no stateless services",
-	}
+	var ofRow []*controllerv1.Service
 	for _, s := range services {
-		for _, use := range s.Buckets.Backends {
-			one := shownBuckets{
-				Service: s.Name, Backend: use.Backend, Buckets: use.Owned, Share: float64(use.Owned) / float64(s.Buckets.Count),
-				Next: use.Next, Earlier: use.Earlier, Generation: s.Buckets.Generation, GenerationAcknowledged: s.Buckets.GenerationAcknowledged,
-				Leader: s.Buckets.Agreement.GetLeader(), Waiting: lagging(s.Buckets), Problem: s.Buckets.Agreement.GetProblem(),
-			}
-			shown = append(shown, one)
-			found.Rows = append(found.Rows, []string{
-				one.Service, one.Backend, fmt.Sprint(one.Buckets), fmt.Sprintf("%.1f %%", 100*one.Share), orDash(one.Next), orDash(one.Earlier),
-			})
+		for _, row := range rowsOf(s) {
+			ofRow, found.Rows = append(ofRow, s), append(found.Rows, row)
 		}
 	}
-	found.Value, found.Notes, found.Pick = shown, agreementNotes(services), output.Picked(shown)
-	found.IsTrouble = func(row int) bool {
-		return shown[row].Problem != "" || len(shown[row].Waiting) > 0 || shown[row].Generation != shown[row].GenerationAcknowledged
-	}
+	rows := found.Rows
+	found.Value, found.Notes = withBuckets(services), agreementNotes(services)
+	found.Pick = func(rows []int) any { return withBuckets(output.Picked(ofRow, rows)) }
+	found.IsTrouble = func(row int) bool { return isTrouble(ofRow[row], rows[row]) }
 	return found, nil
 }
 
-// lagging machines, and what they have: moves wait for them.
-func lagging(b *controllerv1.Buckets) (machines []string) {
-	for _, lag := range b.Agreement.GetLags() {
-		machines = append(machines, lag.Machine)
+// withBuckets are services, each once.
+func withBuckets(services []*controllerv1.Service) []plainjson.Value {
+	values, seen := []plainjson.Value{}, map[*controllerv1.Service]bool{}
+	for _, s := range services {
+		if !seen[s] {
+			values = append(values, plainjson.Value{Message: s, Fields: []protoreflect.Name{"name", "buckets"}})
+		}
+		seen[s] = true
 	}
-	return machines
+	return values
 }
 
 // agreementNotes say who assigns the buckets of services that several load balancers
@@ -119,61 +111,27 @@ func orDash(n uint32) string {
 	return fmt.Sprint(n)
 }
 
-// shownMove of a service's buckets, or those that wait.
-type shownMove struct {
-	Service string `json:"service"`
-	From    string `json:"from,omitempty"`
-	To      string `json:"to,omitempty"`
-	Buckets uint32 `json:"buckets"`
-	// prepared, moved, or waiting until a former move closes.
-	Step  string `json:"step"`
-	Since string `json:"since,omitempty"`
-	// When it closes at the latest.
-	Closes string `json:"closes,omitempty"`
-	// That the old backend's agent counts; absent: it has not.
-	Connections *uint64 `json:"connections,omitempty"`
-
-	ago, left string
-}
-
 func showMoves(ctx context.Context, m machine.Machine, _ io.Writer) (output.Listing, error) {
-	services, err := StatelessServices(ctx, m)
-	if err != nil {
-		return output.Listing{}, err
-	}
-	shown := []shownMove{}
-	for _, s := range services {
-		for _, move := range s.Buckets.Moves {
-			shown = append(shown, newShownMove(s, move))
-		}
-		if s.Buckets.Waiting > 0 {
-			shown = append(shown, shownMove{Service: s.Name, Buckets: s.Buckets.Waiting, Step: "waiting", ago: "-", left: "-"})
-		}
-	}
-	found := output.Listing{
-		Value: shown, Pick: output.Picked(shown), Named: 3,
-		IsTrouble: func(row int) bool { return shown[row].Step == "waiting" },
-		Header:    []string{"SERVICE", "FROM", "TO", "BUCKETS", "STEP", "SINCE", "CONNECTIONS", "CLOSES WITHIN"},
-		None:      "no bucket moves",
-	}
-	found.Notes = agreementNotes(services)
-	for _, one := range shown {
-		found.Rows = append(found.Rows, []string{
-			one.Service, output.Dash(one.From), output.Dash(one.To), fmt.Sprint(one.Buckets), one.Step, one.ago, number(one.Connections), one.left,
-		})
-	}
-	return found, nil
+	return listBuckets(ctx, m, output.Listing{
+		Header: []string{"SERVICE", "FROM", "TO", "BUCKETS", "STEP", "SINCE", "CONNECTIONS", "CLOSES WITHIN"}, Named: 3,
+		None: "no bucket moves",
+	}, moveRows, func(_ *controllerv1.Service, row []string) bool { return row[4] == "waiting" })
 }
 
-func newShownMove(s *controllerv1.Service, move *controllerv1.BucketMove) shownMove {
-	one := shownMove{Service: s.Name, From: move.From, To: move.To, Buckets: move.Buckets, Step: "prepared", ago: "-", left: "-"}
-	if !move.Moved {
-		return one
+// moveRows of a service, and the buckets that wait until a former move closes.
+func moveRows(s *controllerv1.Service) (rows [][]string) {
+	for _, move := range s.Buckets.Moves {
+		step, since, left := "prepared", "-", "-"
+		if move.Moved {
+			closes := move.Since.AsTime().Add(s.Buckets.MoveAgeMax.AsDuration())
+			step, since, left = "moved", output.Ago(move.Since), max(0, time.Until(closes)).Round(time.Second).String()
+		}
+		rows = append(rows, []string{s.Name, move.From, move.To, fmt.Sprint(move.Buckets), step, since, number(move.Connections), left})
 	}
-	closes := move.Since.AsTime().Add(s.Buckets.MoveAgeMax.AsDuration())
-	one.Step, one.Since, one.ago, one.Connections = "moved", output.At(move.Since), output.Ago(move.Since), move.Connections
-	one.Closes, one.left = closes.UTC().Format(time.RFC3339), max(0, time.Until(closes)).Round(time.Second).String()
-	return one
+	if s.Buckets.Waiting > 0 {
+		rows = append(rows, []string{s.Name, "-", "-", fmt.Sprint(s.Buckets.Waiting), "waiting", "-", "-", "-"})
+	}
+	return rows
 }
 
 // StatelessServices that have a bucket map.

@@ -1,7 +1,6 @@
 package show
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -34,10 +33,11 @@ func TestBucketsAndMovesAreShown(t *testing.T) {
 		if strings.Join(got, "\n") != strings.Join(line.rows, "\n") {
 			t.Errorf("%s:\n%s", line.verb, out)
 		}
-		var parsed []map[string]any
-		out, _, err = guideway(t, "show", line.verb, "-o", "json", "--run-dir", runDir)
-		if err != nil || json.Unmarshal([]byte(out), &parsed) != nil || len(parsed) != len(line.rows) || parsed[0]["service"] != "web" {
-			t.Errorf("%s: %v %s", line.verb, err, out)
+		for _, choice := range []string{"web", "--only-trouble", "--sort=buckets"} {
+			out, _, err = guideway(t, "show", line.verb, "-o", "json", choice, "--run-dir", runDir)
+			if want := `[ { "name": "web", "buckets": { "count": 256, "generation": 7, "generation_acknowledged": 6, "moving": 128, "waiting": 3, "move_age_max": "86400s", "backends": [ { "backend": "web-1", "owned": 100,`; err != nil || !strings.HasPrefix(clitest.Fields(out), want) || strings.Count(out, `"count"`) != 1 {
+				t.Errorf("%s %s: %v %s", line.verb, choice, err, out)
+			}
 		}
 	}
 }

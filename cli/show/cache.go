@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,27 +9,8 @@ import (
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
-
-type shownCache struct {
-	State          string  `json:"state"`
-	Reason         string  `json:"reason,omitempty"`
-	Packets        uint64  `json:"packets"`
-	SentShare      float64 `json:"sent_share"`
-	Entries        uint64  `json:"entries"`
-	EntriesMax     uint64  `json:"entries_max"`
-	Targets        uint64  `json:"targets"`
-	TargetsMax     uint64  `json:"targets_max"`
-	TargetsRefused uint64  `json:"targets_refused"`
-	// Whose packets user space sends all.
-	NotCached []shownNotCached `json:"not_cached,omitempty"`
-}
-
-type shownNotCached struct {
-	Service  string `json:"service"`
-	Backends uint32 `json:"backends"`
-	Reason   string `json:"reason"`
-}
 
 // showCache is the kernel flow cache, and which share of all packets it sent.
 func showCache(ctx context.Context, m machine.Machine, _ io.Writer) (output.Listing, error) {
@@ -44,46 +26,34 @@ func showCache(ctx context.Context, m machine.Machine, _ io.Writer) (output.List
 	if err != nil {
 		return output.Listing{}, err
 	}
-	shown := cacheOf(status.GetKernelCache(), counters.GetSent())
+	cache := status.GetKernelCache()
 	found := output.Listing{
-		Value:  shown,
+		Value:  plainjson.Value{Message: cmp.Or(cache, &forwarderv1.KernelCache{State: "none"})},
 		Header: []string{"STATE", "PACKETS", "OF ALL SENT", "ENTRIES", "TARGETS", "REASON"},
 		None:   "no plan yet: nothing is forwarded",
 	}
-	if status.GetKernelCache() != nil {
+	if cache != nil {
+		share := min(1, float64(cache.Packets)/float64(max(1, counters.GetSent())))
 		found.Rows = [][]string{{
-			shown.State, fmt.Sprint(shown.Packets), fmt.Sprintf("%.1f %%", 100*shown.SentShare),
-			fmt.Sprintf("%d of %d", shown.Entries, shown.EntriesMax), fmt.Sprintf("%d of %d", shown.Targets, shown.TargetsMax),
-			output.Dash(shown.Reason),
+			cache.State, fmt.Sprint(cache.Packets), fmt.Sprintf("%.1f %%", 100*share),
+			fmt.Sprintf("%d of %d", cache.Entries, cache.EntriesMax), fmt.Sprintf("%d of %d", cache.Targets, cache.TargetsMax),
+			output.Dash(whyNotCached(cache)),
 		}}
 	}
-	for _, n := range shown.NotCached {
+	for _, n := range cache.GetNotCached() {
 		found.Notes = append(found.Notes, fmt.Sprintf("not cached: service %s, %s: %s", n.Service, output.Counted(int(n.Backends), "backend"), n.Reason))
 	}
 	return found, nil
 }
 
-func cacheOf(cache *forwarderv1.KernelCache, sent uint64) shownCache {
-	shown := shownCache{
-		State: cache.GetState(), Reason: cache.GetReason(), Packets: cache.GetPackets(),
-		Entries: cache.GetEntries(), EntriesMax: cache.GetEntriesMax(),
-		Targets: cache.GetTargets(), TargetsMax: cache.GetTargetsMax(), TargetsRefused: cache.GetTargetsRefused(),
-	}
-	for _, n := range cache.GetNotCached() {
-		shown.NotCached = append(shown.NotCached, shownNotCached{Service: n.GetService(), Backends: n.GetBackends(), Reason: n.GetReason()})
-	}
-	if sent > 0 {
-		shown.SentShare = min(1, float64(shown.Packets)/float64(sent))
-	}
+func whyNotCached(cache *forwarderv1.KernelCache) string {
 	switch {
-	case cache == nil:
-		shown.State = "none"
-	case shown.State == "paused":
-		shown.Reason = "packets are captured: workers get them all"
-	case shown.State == "off":
-		shown.Reason = "forwarder.kernel_cache is off"
-	case shown.TargetsRefused > 0:
-		shown.Reason = fmt.Sprintf("%d more targets found no room: flows to them are not cached", shown.TargetsRefused)
+	case cache.State == "paused":
+		return "packets are captured: workers get them all"
+	case cache.State == "off":
+		return "forwarder.kernel_cache is off"
+	case cache.TargetsRefused > 0:
+		return fmt.Sprintf("%d more targets found no room: flows to them are not cached", cache.TargetsRefused)
 	}
-	return shown
+	return cache.Reason
 }

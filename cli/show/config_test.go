@@ -17,19 +17,19 @@ var etcdsTroubles = []struct {
 	shown []string
 }{
 	{
-		&controllerv1.Etcd{Generation: 7, GenerationStored: 7, AnsweredAt: &timestamppb.Timestamp{Seconds: 1}, Endpoints: []string{"https://10.0.0.5:2379"}},
+		&controllerv1.Etcd{Config: 7, ConfigStored: 7, AnsweredAt: &timestamppb.Timestamp{Seconds: 1}, Endpoints: []string{"https://10.0.0.5:2379"}},
 		[]string{"etcd answers", "config in use 7", "config in etcd 7", "registered in etcd yes", "etcd's endpoints https://10.0.0.5:2379"},
 	},
 	{
-		&controllerv1.Etcd{Generation: 7, GenerationStored: 7, Away: "etcd does not answer: connection refused", AnsweredAt: &timestamppb.Timestamp{Seconds: 1}},
+		&controllerv1.Etcd{Config: 7, ConfigStored: 7, Away: "etcd does not answer: connection refused", AnsweredAt: &timestamppb.Timestamp{Seconds: 1}},
 		[]string{"etcd away: etcd does not answer: connection refused"},
 	},
 	{
-		&controllerv1.Etcd{Generation: 7, GenerationStored: 8, Unusable: "config 8 in etcd is damaged", AnsweredAt: &timestamppb.Timestamp{Seconds: 1}},
+		&controllerv1.Etcd{Config: 7, ConfigStored: 8, Unusable: "config 8 in etcd is damaged", AnsweredAt: &timestamppb.Timestamp{Seconds: 1}},
 		[]string{"etcd answers, but config 8 in etcd is damaged", "config in etcd 8"},
 	},
 	{
-		&controllerv1.Etcd{Generation: 7, AnsweredAt: &timestamppb.Timestamp{Seconds: 1}},
+		&controllerv1.Etcd{Config: 7, AnsweredAt: &timestamppb.Timestamp{Seconds: 1}},
 		[]string{"config in etcd none"},
 	},
 }

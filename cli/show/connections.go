@@ -9,33 +9,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
-
-type shownConnections struct {
-	ConnectionsMax uint64            `json:"connections_max"`
-	Connections    uint64            `json:"connections"`
-	Counts         []shownConnection `json:"counts"`
-}
-
-type shownConnection struct {
-	Service     string `json:"service"`
-	Backend     string `json:"backend"`
-	Class       string `json:"class"`
-	Connections uint64 `json:"connections"`
-}
-
-type foundConnection struct {
-	Worker  uint32 `json:"worker"`
-	Service string `json:"service"`
-	Backend string `json:"backend"`
-	Class   string `json:"class"`
-	IdleMs  uint64 `json:"idle_ms"`
-}
 
 func showConnectionsCommand() *cobra.Command {
 	var lookup []string
@@ -80,20 +61,18 @@ func countConnections(ctx context.Context, m machine.Machine) (output.Listing, e
 	if err != nil {
 		return output.Listing{}, err
 	}
-	shown := shownConnections{ConnectionsMax: response.ConnectionsMax, Counts: []shownConnection{}}
-	found := output.Listing{Header: []string{"SERVICE", "BACKEND", "CLASS", "CONNECTIONS"}, Named: 2}
+	valueOf := func(counts []*forwarderv1.ConnectionCount) any {
+		answer := &forwarderv1.GetConnectionsResponse{ConnectionsMax: response.ConnectionsMax, Counts: counts}
+		return plainjson.Value{Message: answer, Fields: []protoreflect.Name{"connections_max", "counts"}}
+	}
+	found := output.Listing{
+		Value: valueOf(response.Counts), Pick: func(rows []int) any { return valueOf(output.Picked(response.Counts, rows)) },
+		Header: []string{"SERVICE", "BACKEND", "CLASS", "CONNECTIONS"}, Named: 2,
+		None: fmt.Sprintf("no tracked connections; room for %d", response.ConnectionsMax),
+	}
 	for _, c := range response.Counts {
-		shown.Connections += c.Connections
-		shown.Counts = append(shown.Counts, shownConnection{Service: c.Service, Backend: c.Backend, Class: c.Class, Connections: c.Connections})
 		found.Rows = append(found.Rows, []string{c.Service, c.Backend, c.Class, fmt.Sprint(c.Connections)})
 	}
-	found.Value = shown
-	found.Pick = func(rows []int) any {
-		picked := shown
-		picked.Counts = output.Picked(shown.Counts)(rows).([]shownConnection)
-		return picked
-	}
-	found.None = fmt.Sprintf("no tracked connections; room for %d", response.ConnectionsMax)
 	return found, nil
 }
 
@@ -106,17 +85,15 @@ func lookUpConnection(ctx context.Context, m machine.Machine, words []string) (o
 	if err != nil {
 		return output.Listing{}, err
 	}
-	shown := []foundConnection{}
 	found := output.Listing{
+		Value:  plainjson.List(response.Found),
 		Header: []string{"WORKER", "SERVICE", "BACKEND", "CLASS", "IDLE"},
 		None:   "not tracked on this machine: its next packet selects a backend by hash",
 	}
 	for _, c := range response.Found {
-		shown = append(shown, foundConnection{Worker: c.Worker, Service: c.Service, Backend: c.Backend, Class: c.Class, IdleMs: c.IdleMs})
 		idle := time.Duration(c.IdleMs) * time.Millisecond
 		found.Rows = append(found.Rows, []string{fmt.Sprint(c.Worker), c.Service, c.Backend, c.Class, idle.String()})
 	}
-	found.Value, found.Pick = shown, output.Picked(shown)
 	return found, nil
 }
 

@@ -8,49 +8,27 @@ import (
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
 
-type shownPeer struct {
-	Name      string   `json:"name"`
-	Addresses []string `json:"addresses"`
-	Healthy   bool     `json:"healthy"`
-	Since     string   `json:"since,omitempty"`
-	Reason    string   `json:"reason,omitempty"`
-
-	ago string
-}
-
 func showPeers(ctx context.Context, m machine.Machine, stderr io.Writer) (output.Listing, error) {
-	p, err := readSnapshot(ctx, m, stderr, &controllerv1.GetStateRequest{WithoutBackends: true})
+	state, err := readState(ctx, m, stderr, &controllerv1.GetStateRequest{WithoutBackends: true})
 	if err != nil {
 		return output.Listing{}, err
 	}
-	peers := p.peers()
+	peers := state.Peers
 	found := output.Listing{
-		Value: peers, Pick: output.Picked(peers), Named: 1,
+		Value: plainjson.List(peers), Named: 1,
 		IsTrouble: func(row int) bool { return !peers[row].Healthy },
 		Header:    []string{"PEER", "ADDRESSES", "STATE", "SINCE", "REASON"},
 		None:      "no peers: fragments are brought together on this machine alone",
 	}
 	for _, peer := range peers {
-		state := "unhealthy"
+		condition := "unhealthy"
 		if peer.Healthy {
-			state = "healthy"
+			condition = "healthy"
 		}
-		found.Rows = append(found.Rows, []string{peer.Name, strings.Join(peer.Addresses, ","), state, peer.ago, output.Dash(peer.Reason)})
+		found.Rows = append(found.Rows, []string{peer.Name, strings.Join(peer.Addresses, ","), condition, output.Ago(peer.Since), output.Dash(peer.Reason)})
 	}
 	return found, nil
-}
-
-func (p snapshot) peers() []shownPeer {
-	peers := []shownPeer{}
-	for _, peer := range p.state.GetPeers() {
-		peers = append(peers, shownPeer{
-			Name: peer.Name, Addresses: peer.Addresses, Healthy: peer.Healthy, Since: output.At(peer.Since), Reason: peer.Reason, ago: output.Ago(peer.Since),
-		})
-	}
-	for _, peer := range p.plan.GetPeers() {
-		peers = append(peers, shownPeer{Name: peer.Name, Addresses: peer.Addresses, Healthy: peer.Healthy, ago: "-"})
-	}
-	return peers
 }

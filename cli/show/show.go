@@ -11,9 +11,9 @@ import (
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
+	"github.com/guideway/guideway/controller/api"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
-	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
 // Command is `guideway show`.
@@ -117,46 +117,43 @@ func AddFlags(command *cobra.Command, m *machine.Machine, format *string) {
 	machine.AddController(command, m)
 }
 
-// snapshot is what both processes say, or as much of it as there is.
-type snapshot struct {
-	state    *controllerv1.GetStateResponse // nil: no controller
-	plan     *planv1.Plan                   // requested only without a controller
-	counters *forwarderv1.GetCountersResponse
+// readState of the controller; on its own machine, where that does not answer, of what the
+// forwarder has.
+func readState(ctx context.Context, m machine.Machine, stderr io.Writer, request *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
+	var state *controllerv1.GetStateResponse
+	noController := m.AskController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
+		state, err = client.GetState(ctx, request)
+		return err
+	})
+	switch {
+	case noController == nil:
+		warnNotCounted(state.NotCounted, stderr)
+		warnAboutState(state, stderr)
+		return state, nil
+	case m.Remote.Server != "":
+		return nil, noController
+	}
+	err := m.AskForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) error {
+		response, err := client.GetPlan(ctx, &forwarderv1.GetPlanRequest{})
+		state = stateOfPlan(response.GetPlan())
+		if err != nil || !request.WithCounters {
+			return err
+		}
+		counts, err := api.AskCounts(ctx, client, true)
+		counts.AddTo(state.Services, state.Backends)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w\n%w", noController, err)
+	}
+	fmt.Fprintf(stderr, "warning: %v\nwarning: shown is the plan by which the forwarder goes on\n", noController)
+	return state, nil
 }
 
-// readSnapshot asks both; one is enough.
-func readSnapshot(ctx context.Context, m machine.Machine, stderr io.Writer, parts *controllerv1.GetStateRequest) (snapshot, error) {
-	var p snapshot
-	noController := m.AskController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
-		p.state, err = client.GetState(ctx, parts)
-		return err
-	})
-	if noController != nil && m.Remote.Server != "" {
-		return p, noController
+func warnNotCounted(why string, stderr io.Writer) {
+	if why != "" {
+		fmt.Fprintf(stderr, "warning: %s\nwarning: packets are not shown; if the forwarder does not run: systemctl start guideway-forwarder\n", why)
 	}
-	noForwarder := m.AskPackets(ctx, func(ctx context.Context, client machine.Packets) (err error) {
-		p.counters, err = client.GetCounters(ctx, &forwarderv1.GetCountersRequest{})
-		return err
-	})
-	if noController != nil && noForwarder == nil {
-		noForwarder = m.AskForwarder(ctx, func(ctx context.Context, client forwarderv1.ForwarderClient) error {
-			response, err := client.GetPlan(ctx, &forwarderv1.GetPlanRequest{})
-			p.plan = response.GetPlan()
-			return err
-		})
-	}
-	switch {
-	case noController != nil && noForwarder != nil:
-		return p, fmt.Errorf("%w\n%w", noController, noForwarder)
-	case noController != nil:
-		fmt.Fprintf(stderr, "warning: %v\nwarning: shown is the plan by which the forwarder goes on\n", noController)
-	case noForwarder != nil:
-		fmt.Fprintf(stderr, "warning: %v\nwarning: packets are not shown\n", noForwarder)
-	}
-	if p.state != nil {
-		warnAboutState(p.state, stderr)
-	}
-	return p, nil
 }
 
 func warnAboutState(state *controllerv1.GetStateResponse, stderr io.Writer) {

@@ -1,50 +1,26 @@
 package show
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	speakerv1 "github.com/guideway/guideway/proto/guideway/speaker/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
-
-type shownVRRP struct {
-	Routers []shownRouter `json:"routers"`
-	// Hosts by which it is found whether the link receives.
-	Probes []probedHost `json:"probes"`
-	// Claims of other machines to what this one owned, since the speaker's start.
-	SecondOwners uint64 `json:"second_owners"`
-}
-
-type shownRouter struct {
-	VRID     uint32   `json:"vrid"`
-	Family   string   `json:"family"`
-	State    string   `json:"state"`
-	Since    string   `json:"since,omitempty"`
-	Priority uint32   `json:"priority"`
-	Owner    string   `json:"owner,omitempty"`
-	VIPs     []string `json:"vips"`
-	Reason   string   `json:"reason,omitempty"`
-}
-
-type probedHost struct {
-	Address string `json:"address"`
-	// A next hop of routes, which no config names.
-	Gateway    bool   `json:"gateway"`
-	Answers    bool   `json:"answers"`
-	AnsweredAt string `json:"answered_at,omitempty"`
-}
 
 // saidByVRRP is what the controller and the speaker alike say of it.
 type saidByVRRP interface {
+	proto.Message
 	GetVrrp() []*speakerv1.VirtualRouter
-	GetVrrpCounts() *speakerv1.VrrpCounts
 	GetVrrpProbes() []*speakerv1.VrrpProbe
 }
 
@@ -76,8 +52,8 @@ func showVRRP(ctx context.Context, m machine.Machine, stderr io.Writer) (output.
 }
 
 func listVRRP(said saidByVRRP) output.Listing {
-	shown := shownVRRP{Routers: []shownRouter{}, Probes: []probedHost{}, SecondOwners: said.GetVrrpCounts().GetSecondOwners()}
 	list := output.Listing{
+		Value:  plainjson.Value{Message: said, Fields: []protoreflect.Name{"vrrp", "vrrp_counts", "vrrp_probes"}},
 		Header: []string{"VRID", "FAMILY", "STATE", "SINCE", "PRIORITY", "OWNER", "VIPS", "REASON"},
 		None:   "no VIP is owned by VRRP: it is not configured, or no service here has a VIP to own",
 	}
@@ -86,20 +62,14 @@ func listVRRP(said saidByVRRP) output.Listing {
 		if r.GetState() == "active" {
 			owner = "this machine"
 		}
-		shown.Routers = append(shown.Routers, shownRouter{
-			VRID: r.GetVrid(), Family: r.GetFamily(), State: r.GetState(), Since: output.At(r.GetSince()), Priority: r.GetPriority(),
-			Owner: r.GetOwner(), VIPs: append([]string{}, r.GetVips()...), Reason: r.GetReason(),
-		})
 		list.Rows = append(list.Rows, []string{
 			fmt.Sprint(r.GetVrid()), r.GetFamily(), r.GetState(), output.Ago(r.GetSince()), fmt.Sprint(r.GetPriority()),
-			output.Dash(owner), cmp.Or(strings.Join(r.GetVips(), " "), "-"), output.Dash(r.GetReason()),
+			output.Dash(owner), output.Dash(strings.Join(r.GetVips(), " ")), output.Dash(r.GetReason()),
 		})
 	}
 	for _, p := range said.GetVrrpProbes() {
-		shown.Probes = append(shown.Probes, probedHost{Address: p.GetAddress(), Gateway: p.GetGateway(), Answers: p.GetAnswers(), AnsweredAt: output.At(p.GetAnsweredAt())})
 		list.Notes = append(list.Notes, noteOfProbe(p))
 	}
-	list.Value = shown
 	return list
 }
 

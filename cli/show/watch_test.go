@@ -17,13 +17,14 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/guideway/guideway/cli/clitest"
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/apitest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
-	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
 
 func counting(rows ...[]string) output.Listing {
@@ -94,18 +95,16 @@ func TestAFirstLookThatFailsEndsIt(t *testing.T) {
 	}
 }
 
-// growing hands on counters that grow by 1000 with each request.
+// growing has counters that grow by 1000 with each request.
 type growing struct {
 	clitest.FakeController
 	asked atomic.Uint64
 }
 
-func (g *growing) GetCounters(context.Context, *forwarderv1.GetCountersRequest) (*forwarderv1.GetCountersResponse, error) {
-	return &forwarderv1.GetCountersResponse{Services: []*forwarderv1.ServiceCounters{{Service: "web", Packets: 1000 * g.asked.Add(1)}}}, nil
-}
-
-func (g *growing) GetConnections(context.Context, *forwarderv1.GetConnectionsRequest) (*forwarderv1.GetConnectionsResponse, error) {
-	return &forwarderv1.GetConnectionsResponse{Counts: []*forwarderv1.ConnectionCount{{Service: "web", Connections: 3}}}, nil
+func (g *growing) GetState(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
+	state := &controllerv1.GetStateResponse{Config: &controllerv1.Config{Stale: true}, Services: []*controllerv1.Service{{Name: "web"}}}
+	state.Services[0].Packets = proto.Uint64(1000 * g.asked.Add(1))
+	return state, nil
 }
 
 // accepted counts connections.
@@ -166,10 +165,10 @@ func TestShowWatchStreamsOverOneConnectionUntilItIsEnded(t *testing.T) {
 	for i, line := range lines {
 		var read struct {
 			Time      time.Time
-			Shown     []shownService
+			Shown     []struct{ Packets uint64 }
 			PerSecond map[string]map[string]float64 `json:"per_second"`
 		}
-		if err := json.Unmarshal([]byte(line), &read); err != nil || read.Time.IsZero() || *read.Shown[0].Packets != uint64(1000*(i+1)) || *read.Shown[0].Connections != 3 {
+		if err := json.Unmarshal([]byte(line), &read); err != nil || read.Time.IsZero() || read.Shown[0].Packets != uint64(1000*(i+1)) {
 			t.Errorf("line %d: %s %v", i, line, err)
 		}
 		if rate := read.PerSecond["web"]["packets"]; (i == 0) != (rate == 0) || rate > 20_000 {
@@ -188,12 +187,12 @@ func TestShowWatchStreamsOverOneConnectionUntilItIsEnded(t *testing.T) {
 
 // The busiest first, by what happens now.
 func TestWatchShowsTheRowsThatAreChosen(t *testing.T) {
-	names := []string{"idle", "busy", "gone"}
+	services := []*controllerv1.Service{{Name: "idle"}, {Name: "busy", Group: "of busy"}, {Name: "gone"}}
 	l := observation{
 		at: time.Unix(0, 0), Listing: counting([]string{"idle", "serving", "900"}, []string{"busy", "serving", "100"}, []string{"gone", "serving", "5"}),
 		perSecond: map[string]map[string]float64{"idle": {"packets": 1}, "busy": {"packets": 50}},
 	}
-	l.Value, l.Pick = names, output.Picked(names)
+	l.Value = plainjson.List(services)
 	var out bytes.Buffer
 	choice := output.Choice{SortBy: "packets", Max: 2}
 	if err := l.printTo(&out, "table", choice); err != nil || !strings.Contains(clitest.Fields(out.String()), "PACKETS/S busy serving 50 idle serving 1 1 more") {
@@ -201,7 +200,7 @@ func TestWatchShowsTheRowsThatAreChosen(t *testing.T) {
 	}
 	out.Reset()
 	choice.Patterns = []string{"b*"}
-	if err := l.printTo(&out, "json", choice); err != nil || !strings.Contains(out.String(), `"shown":["busy"],"per_second":{"busy":{"packets":50}}`) {
+	if err := l.printTo(&out, "json", choice); err != nil || !strings.Contains(out.String(), `"group":"of busy"}],"per_second":{"busy":{"packets":50}}`) {
 		t.Errorf("%v %q", err, out.String())
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/controller/rates"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
 
 type options struct {
@@ -160,7 +161,7 @@ func (m *model) readOnce(ctx context.Context, at machine.Machine) error {
 // printAs a value, or as lines that are as long as they are.
 func (m *model) printAs(w io.Writer, format string) error {
 	if format != "table" {
-		return commandline.PrintValue(w, format, m.value())
+		return commandline.PrintValue(w, format, plainjson.Value{Message: m.value()})
 	}
 	m.width = output.WidthMax
 	sum, current := m.now.sum()
@@ -177,6 +178,24 @@ func (m *model) printAs(w io.Writer, format string) error {
 		}
 	}
 	return nil
+}
+
+func (m *model) value() *controllerv1.Rates {
+	sum, _ := m.now.sum()
+	value := m.chosen(sum)
+	if !m.isFleet {
+		return value
+	}
+	value.Machine, value.Time, value.Seconds = "", nil, 0
+	for _, w := range m.now.inOrder() {
+		one := &controllerv1.Rates{Problem: w.wrong(m.now.at)}
+		if w.isCurrent(m.now.at) {
+			one = rates.Choose(w.rates, rates.Orders[m.sort], m.filter, 0)
+		}
+		one.Machine = w.name
+		value.Machines = append(value.Machines, one)
+	}
+	return value
 }
 
 // warn of machines that are missing.

@@ -80,15 +80,25 @@ type service struct {
 }
 
 func (s *service) GetState(ctx context.Context, r *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
+	counts, counted := s.askCounts(ctx, r.WithCounters, true)
+	defer counted()
 	done, err := s.limiter.queue(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	return s.host.StateOf(ctx, r)
+	state, err := s.host.StateOf(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	state.NotCounted = counts.missing
+	counts.AddTo(state.Services, state.Backends)
+	return state, nil
 }
 
 func (s *service) GetBackend(ctx context.Context, r *controllerv1.GetBackendRequest) (*controllerv1.GetBackendResponse, error) {
+	counts, counted := s.askCounts(ctx, r.WithCounters, false)
+	defer counted()
 	done, err := s.limiter.queue(ctx)
 	if err != nil {
 		return nil, err
@@ -98,6 +108,8 @@ func (s *service) GetBackend(ctx context.Context, r *controllerv1.GetBackendRequ
 	if err != nil {
 		return nil, failure(err)
 	}
+	response.NotCounted = counts.missing
+	counts.AddTo(nil, response.Backends)
 	return response, nil
 }
 

@@ -41,13 +41,15 @@ type host struct {
 	written bool
 	// Of the tests that call it.
 	forwarder forwarderv1.ForwarderClient
+	services  []*controllerv1.Service
+	backends  []*controllerv1.Backend
 	events    *events.Log
 	rates     *rates.Rates
 	runDir    string
 }
 
 func (h *host) StateOf(context.Context, *controllerv1.GetStateRequest) (*controllerv1.GetStateResponse, error) {
-	return &controllerv1.GetStateResponse{Version: "test"}, nil
+	return &controllerv1.GetStateResponse{Version: "test", Services: h.services, Backends: h.backends}, nil
 }
 func (h *host) BackendOf(_ context.Context, name string) (*controllerv1.GetBackendResponse, error) {
 	if name != "web-1" {

@@ -17,8 +17,9 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/guideway/guideway/proto/plainjson"
 )
 
 const (
@@ -165,7 +166,7 @@ func requestText(request proto.Message) json.RawMessage {
 	if request == nil || !request.ProtoReflect().IsValid() {
 		return nil
 	}
-	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(request)
+	text, err := plainjson.Marshal(request)
 	if err != nil || len(text) > auditRequestMax {
 		return nil
 	}

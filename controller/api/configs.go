@@ -56,7 +56,7 @@ func (s *service) PlanConfig(ctx context.Context, r *controllerv1.PlanConfigRequ
 
 // IsChanged: entries of the service's table change, or connections of it do not stay.
 func IsChanged(s *controllerv1.ServiceChange) bool {
-	return s.EntriesChanged > 0 || IsAffected(s.Established) || IsAffected(s.OpeningOrClosing)
+	return s.TableEntriesChanged > 0 || IsAffected(s.Established) || IsAffected(s.OpeningOrClosing)
 }
 
 // IsAffected: some of the connections do not stay, or may not.
@@ -73,4 +73,17 @@ func configFailure(err error) error {
 		return status.FromContextError(err).Err()
 	}
 	return status.Error(codes.InvalidArgument, err.Error())
+}
+
+// DescribeChanges of a config's meaning.
+func DescribeChanges(changes []config.Change) []*controllerv1.ConfigChange {
+	var described []*controllerv1.ConfigChange
+	for _, change := range changes {
+		d := &controllerv1.ConfigChange{Kind: change.Kind, Name: change.Name, What: string(change.What)}
+		for _, f := range change.Fields {
+			d.Fields = append(d.Fields, &controllerv1.FieldChange{Field: f.Field, Before: f.Before, After: f.After})
+		}
+		described = append(described, d)
+	}
+	return described
 }

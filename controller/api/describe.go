@@ -64,7 +64,7 @@ func Describe(v brain.View) *controllerv1.GetStateResponse {
 
 func describeMemberSource(s brain.MemberSourceView) *controllerv1.MemberSource {
 	return &controllerv1.MemberSource{
-		Pool: s.Pool, Source: s.Source, Backends: uint32(s.Backends), Leaving: uint32(s.Leaving), LastSuccess: Timestamp(s.LastSuccess),
+		Name: s.Pool, Source: s.Source, Backends: uint32(s.Backends), Leaving: uint32(s.Leaving), LastSuccess: Timestamp(s.LastSuccess),
 		Problem: s.Problem, ProblemSince: Timestamp(s.ProblemSince),
 		Waiting: uint32(s.Waiting), WaitingSince: Timestamp(s.WaitingSince), WaitingUntil: Timestamp(s.WaitingUntil),
 	}
@@ -105,7 +105,7 @@ func DescribeBackend(detail brain.BackendDetail) *controllerv1.GetBackendRespons
 		}
 		if !c.Last.At.IsZero() {
 			check.Last = &controllerv1.Probe{
-				Passed: c.Last.Passed, Result: c.Last.Result, Latency: durationpb.New(c.Last.Latency), At: Timestamp(c.Last.At),
+				Passed: c.Last.Passed, Result: c.Last.Result, LatencySeconds: c.Last.Latency.Seconds(), At: Timestamp(c.Last.At),
 				Warning: c.Last.Warning, CertificateExpires: Timestamp(c.Last.Expires),
 			}
 		}

@@ -24,14 +24,18 @@ func (s *service) GetDropSamples(ctx context.Context, r *forwarderv1.GetDropSamp
 }
 
 func handOn[Q, R any](ctx context.Context, s *service, request *Q, call func(context.Context, *Q, ...grpc.CallOption) (*R, error)) (*R, error) {
-	done, err := s.limiter.queue(ctx)
+	done, err := s.limiter.queueForwarder(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	response, err := call(ctx, request)
 	if err != nil {
-		return nil, status.Errorf(status.Code(err), "the forwarder: %s", status.Convert(err).Message())
+		return nil, forwarderError(err)
 	}
 	return response, nil
+}
+
+func forwarderError(err error) error {
+	return status.Errorf(status.Code(err), "the forwarder: %s", status.Convert(err).Message())
 }

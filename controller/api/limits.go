@@ -31,7 +31,7 @@ const (
 	answersBytesMax = 64 << 20
 	// A connection whose client has not taken its answers by then is closed.
 	answerTimeout = 30 * time.Second
-	// States of everything that are made at a time.
+	// States of everything that are made at a time, and answers of the forwarder.
 	statesMax = 2
 	// How long a request waits for that.
 	queueTimeout = 10 * time.Second
@@ -54,13 +54,16 @@ const (
 	watchersMax = 32
 	// Of one user, who cannot keep others out.
 	watchersOfUserMax = 8
-	// What a state becomes as JSON, and the message beside it.
+	// What a state becomes as JSON, and the message beside it. Answers with more zeros become more,
+	// and are small.
 	jsonInflation = 4
 )
 
 // limiter is what all connections of a server share.
 type limiter struct {
 	states chan struct{}
+	// Places of those who wait for the forwarder, which may hang.
+	forwarder chan struct{}
 	// One place, over all requests that bring a config.
 	uploads chan struct{}
 
@@ -72,7 +75,7 @@ type limiter struct {
 }
 
 func newLimiter() *limiter {
-	return &limiter{states: make(chan struct{}, statesMax), uploads: make(chan struct{}, 1), watchers: map[string]int{}}
+	return &limiter{states: make(chan struct{}, statesMax), forwarder: make(chan struct{}, statesMax), uploads: make(chan struct{}, 1), watchers: map[string]int{}}
 }
 
 // server with limits, whose requests find their connection by connOf.
@@ -122,6 +125,11 @@ func receive(ctx context.Context, f func() error) error {
 
 // queue for making a state; the returned function ends it.
 func (l *limiter) queue(ctx context.Context) (func(), error) { return takePlace(ctx, l.states) }
+
+// queueForwarder for an answer of it.
+func (l *limiter) queueForwarder(ctx context.Context) (func(), error) {
+	return takePlace(ctx, l.forwarder)
+}
 
 // queueUpload for sending a config.
 func (l *limiter) queueUpload(ctx context.Context) (func(), error) { return takePlace(ctx, l.uploads) }

@@ -250,7 +250,7 @@ func TestAConfigIsPlannedAndReplacedByOnePOST(t *testing.T) {
 		t.Errorf("plan: %s %.200s", code, body)
 	}
 	write(map[string]any{"files": files, "order": map[string]any{"number": 7, "message": "why"}})
-	if code, body := curl(t, socket, "ReplaceConfig", "@"+request); code != "200" || !strings.Contains(body, `"number":"3"`) || h.order.GetMessage() != "why" {
+	if code, body := curl(t, socket, "ReplaceConfig", "@"+request); code != "200" || !strings.Contains(body, `"number":3,`) || h.order.GetMessage() != "why" {
 		t.Errorf("replace: %s %.200s", code, body)
 	}
 	lines := auditLines(t, h.runDir)

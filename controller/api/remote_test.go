@@ -191,7 +191,7 @@ func TestJSONOverTLSByHTTP2AndHTTP1(t *testing.T) {
 		}
 		body, _ := io.ReadAll(answer.Body)
 		answer.Body.Close()
-		if answer.StatusCode != http.StatusOK || string(body) != `{"version":"test"}` {
+		if answer.StatusCode != http.StatusOK || !strings.HasPrefix(string(body), `{"version":"test",`) {
 			t.Errorf("%s %s %s", answer.Proto, answer.Status, body)
 		}
 		client = &http.Client{Transport: &http.Transport{TLSClientConfig: a.authority.Client(looptest.Named("victor"))}} // HTTP/1.1

@@ -28,6 +28,7 @@ import (
 
 	"github.com/guideway/guideway/controller/outside"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	"github.com/guideway/guideway/proto/plainjson"
 )
 
 // Server answers on one listener.
@@ -95,12 +96,13 @@ func (s *Server) serveUpload(mux *mux, w http.ResponseWriter, r *http.Request) {
 	mux.ServeHTTP(w, r)
 }
 
-// strictJSON refuses fields that a message lacks: a misspelt `drain` is no undrain.
+// strictJSON answers in the form of `-o json`, and refuses fields that a message lacks: a misspelt
+// `drain` is no undrain.
 type strictJSON string
 
 func (s strictJSON) Name() string { return string(s) }
 func (strictJSON) Marshal(message any) ([]byte, error) {
-	return protojson.Marshal(message.(proto.Message))
+	return plainjson.Marshal(message.(proto.Message))
 }
 func (strictJSON) Unmarshal(data []byte, message any) error {
 	return protojson.Unmarshal(data, message.(proto.Message))

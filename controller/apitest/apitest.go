@@ -46,10 +46,16 @@ func Serve(t *testing.T, socket string, register func(*grpc.Server)) *grpc.Serve
 // Controller is a client of the controller at a socket.
 func Controller(t *testing.T, socket string) controllerv1.ControllerClient {
 	t.Helper()
+	return controllerv1.NewControllerClient(Connect(t, socket))
+}
+
+// Connect to a socket until the test ends.
+func Connect(t *testing.T, socket string) *grpc.ClientConn {
+	t.Helper()
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return controllerv1.NewControllerClient(conn)
+	return conn
 }

@@ -13,13 +13,14 @@ import (
 
 // Problem is one thing wrong (or doubtful) with a config, and its cure.
 type Problem struct {
-	File string
+	File string `json:"file"`
 	// From 1; 0 when the place is the whole file.
-	Line, Column int
+	Line   int `json:"line,omitempty"`
+	Column int `json:"column,omitempty"`
 	// As in `services[0].vips[1].ports`; empty for the whole file.
-	Field string
+	Field string `json:"field,omitempty"`
 	// What is wrong, then what to do.
-	Message string
+	Message string `json:"message"`
 }
 
 func (p Problem) String() string {

@@ -147,11 +147,11 @@ func (e *Etcd) awaitCanary(ctx context.Context, machine string, generation uint6
 	for {
 		machines, err := e.Store.Machines(ctx)
 		for _, m := range machines {
-			if m.Name == machine && m.Generation == generation {
+			if m.Name == machine && m.Config == generation {
 				return nil
 			}
 			if m.Name == machine {
-				reason = fmt.Sprintf("it runs config %d: %s", m.Generation, m.Reason)
+				reason = fmt.Sprintf("it runs config %d: %s", m.Config, m.Reason)
 			}
 		}
 		if ctx.Err() != nil {

@@ -222,7 +222,7 @@ func (e *Etcd) Describe() *controllerv1.Etcd {
 	status := e.follower.Status()
 	return &controllerv1.Etcd{
 		Cluster: e.Settings.Cluster, Endpoints: e.Settings.Endpoints,
-		Generation: e.Generation().GetGeneration(), GenerationStored: status.Current.GetGeneration(),
+		Config: e.Generation().GetGeneration(), ConfigStored: status.Current.GetGeneration(),
 		Away: status.Away, AnsweredAt: api.Timestamp(status.AnsweredAt), Alarms: status.Alarms, Unusable: status.Unusable, Restored: status.Restored,
 		NotRegistered: e.registrar.Problem(), Canary: status.Canary,
 	}

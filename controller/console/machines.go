@@ -44,8 +44,8 @@ func machineCells(m *controllerv1.FleetMachine, r *fleetv1.Machine) []cell {
 		return []cell{name, addresses, styled("absent", bad), plain(m.Reason), {}, {}, {}, {}, {}}
 	}
 	config := r.ConfigDigest
-	if config == "" && r.Generation > 0 {
-		config = count(r.Generation)
+	if config == "" && r.Config > 0 {
+		config = count(r.Config)
 	}
 	return []cell{
 		name, addresses, styled(r.State, serviceClass(r.State)), plain(r.Reason), plain(config[:min(len(config), 12)]), plain(r.Version),

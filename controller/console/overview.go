@@ -51,7 +51,7 @@ func (b *builder) notes() (notes []cell) {
 	say(mid, "Routes are announced as worse ones: ", s.GetSpeaker().GetSlow())
 	say(mid, "Rates: ", b.view.rates.Problem)
 	for _, source := range s.MemberSources {
-		say(mid, "Pool "+source.Pool+" gets no new backends: ", source.Problem)
+		say(mid, "Pool "+source.Name+" gets no new backends: ", source.Problem)
 	}
 	return notes
 }

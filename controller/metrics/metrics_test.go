@@ -34,8 +34,8 @@ func state() *controllerv1.GetStateResponse {
 		Routes: []*controllerv1.Route{{Prefix: "203.0.113.10/32", Announced: true}},
 		Peers:  []*controllerv1.Peer{{Name: "lb-2", Healthy: true}, {Name: "lb-3"}},
 		MemberSources: []*controllerv1.MemberSource{
-			{Pool: "web", Backends: 4, Waiting: 3, LastSuccess: &timestamppb.Timestamp{Seconds: 11}},
-			{Pool: "mail", Problem: "no such file"},
+			{Name: "web", Backends: 4, Waiting: 3, LastSuccess: &timestamppb.Timestamp{Seconds: 11}},
+			{Name: "mail", Problem: "no such file"},
 		},
 		Neighbors: []*controllerv1.Neighbor{{Address: "10.0.0.254", State: "established", AnnouncedPrefixes: 1}},
 	}

@@ -95,8 +95,8 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 		gauge(etcdUp, bit(e.Away == ""))
 		gauge(etcdAlarms, float64(len(e.Alarms)))
 		gauge(etcdAge, float64(e.AnsweredAt.GetSeconds()))
-		gauge(etcdStored, float64(e.GenerationStored))
-		gauge(etcdInUse, float64(e.Generation))
+		gauge(etcdStored, float64(e.ConfigStored))
+		gauge(etcdInUse, float64(e.Config))
 		gauge(etcdUnread, bit(e.Unusable != ""))
 		gauge(etcdListed, bit(e.NotRegistered == ""))
 	}
@@ -146,10 +146,10 @@ func (c stateCollector) Collect(metrics chan<- prometheus.Metric) {
 
 func collectSources(gauge func(*prometheus.Desc, float64, ...string), sources []*controllerv1.MemberSource) {
 	for _, s := range sources {
-		gauge(sourceUp, bit(s.Problem == "" && s.LastSuccess != nil), s.Pool)
-		gauge(sourceAge, float64(s.LastSuccess.GetSeconds()), s.Pool)
-		gauge(members, float64(s.Backends), s.Pool)
-		gauge(unlisted, float64(s.Waiting), s.Pool)
+		gauge(sourceUp, bit(s.Problem == "" && s.LastSuccess != nil), s.Name)
+		gauge(sourceAge, float64(s.LastSuccess.GetSeconds()), s.Name)
+		gauge(members, float64(s.Backends), s.Name)
+		gauge(unlisted, float64(s.Waiting), s.Name)
 	}
 }
 

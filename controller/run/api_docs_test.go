@@ -58,7 +58,7 @@ func TestEachLineOfCurlOfTheDocsIsAnswered(t *testing.T) {
 		if why := refused[call[1]]; answer["code"] != nil && (why == "" || !strings.Contains(string(out), why)) {
 			t.Errorf("%s: %s", command, out)
 		}
-		if call[1] == "PlanConfig" && (answer["changed"] != true || answer["number"] != "1") {
+		if call[1] == "PlanConfig" && (answer["changed"] != true || answer["number"] != 1.0) {
 			t.Errorf("%s: %s", command, out)
 		}
 	}

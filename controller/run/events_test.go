@@ -214,9 +214,9 @@ func (f theseMachines) Machines(context.Context) ([]*fleetv1.Machine, error) { r
 
 func TestMachinesThatDifferAreTold(t *testing.T) {
 	c, told := teller(t)
-	one := &fleetv1.Machine{Name: "lb-1", Generation: 7, ConfiguredFingerprint: "aa"}
+	one := &fleetv1.Machine{Name: "lb-1", Config: 7, ConfiguredFingerprint: "aa"}
 	for _, fingerprint := range []string{"aa", "bb", "bb", "aa"} {
-		other := &fleetv1.Machine{Name: "lb-2", Generation: 7, ConfiguredFingerprint: fingerprint}
+		other := &fleetv1.Machine{Name: "lb-2", Config: 7, ConfiguredFingerprint: fingerprint}
 		if err := c.readMachines(t.Context(), theseMachines{one, other}); err != nil {
 			t.Fatal(err)
 		}

@@ -106,7 +106,7 @@ func TestPeersWithoutEtcdSeeEachOther(t *testing.T) {
 	if first.ConfigDigest == "" || first.ConfigDigest != third.ConfigDigest || first.ConfiguredFingerprint != third.ConfiguredFingerprint || first.LiveFingerprint != third.LiveFingerprint {
 		t.Errorf("they differ: %v", seen)
 	}
-	if first.Name != "lb-1" || first.Generation == 0 || seen.Cluster != "c1" || len(seen.Alarms) > 0 || seen.Away != "" {
+	if first.Name != "lb-1" || first.Config == 0 || seen.Cluster != "c1" || len(seen.Alarms) > 0 || seen.Away != "" {
 		t.Errorf("seen %v", seen)
 	}
 	// A controller that restarts is heard again.

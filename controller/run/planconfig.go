@@ -63,8 +63,8 @@ func (c *Controller) PlanConfig(ctx context.Context, files []config.Source) (*co
 		return nil, err
 	}
 	response := &controllerv1.PlanConfigResponse{
-		Number: number, Probes: probes, RestartRequired: compared.RestartRequired,
-		Changes: describeChanges(config.Compare(running, parsed)), AssumedActive: foreseen.AssumedActive,
+		Number: number, NewProbes: probes, RestartRequired: compared.RestartRequired,
+		Changes: api.DescribeChanges(config.Compare(running, parsed)), AssumedActive: foreseen.AssumedActive,
 		UntrackedTableFull: compared.UntrackedTableFull, UntrackedQuota: compared.UntrackedQuota,
 	}
 	for _, service := range compared.Services {
@@ -77,7 +77,7 @@ func (c *Controller) PlanConfig(ctx context.Context, files []config.Source) (*co
 		response.Warnings = append(response.Warnings, warning.String())
 	}
 	response.Warnings = append(response.Warnings, foreseen.Unknown...)
-	response.Changed = len(response.Changes)+len(response.Routes)+len(response.Sessions) > 0 || slices.ContainsFunc(response.Services, api.IsChanged)
+	response.Changed = len(response.Changes)+len(response.Routes)+len(response.BgpSessions) > 0 || slices.ContainsFunc(response.Services, api.IsChanged)
 	return response, nil
 }
 
@@ -85,9 +85,9 @@ func describeAnnouncements(response *controllerv1.PlanConfigResponse, foreseen *
 	if !withBGP {
 		return // no router hears of any route
 	}
-	response.LastSessionEnds = foreseen.LastSessionEnds
+	response.LastBgpSessionEnds = foreseen.LastSessionEnds
 	for _, s := range foreseen.Sessions {
-		response.Sessions = append(response.Sessions, &controllerv1.SessionChange{
+		response.BgpSessions = append(response.BgpSessions, &controllerv1.SessionChange{
 			Address: s.Neighbor.Address.String(), Asn: s.Neighbor.ASN, Removed: s.Removed, Reason: s.Reason, Routes: uint32(foreseen.RoutesHeard),
 		})
 	}
@@ -168,22 +168,10 @@ func (c *Controller) comparePlan(ctx context.Context, foreseen *brain.Foresight)
 	return nil, api.Unmetf("the forwarder at %s: %s", forwarderSocket(c.options.RunDir), status.Convert(err).Message())
 }
 
-func describeChanges(changes []config.Change) []*controllerv1.ConfigChange {
-	var described []*controllerv1.ConfigChange
-	for _, change := range changes {
-		d := &controllerv1.ConfigChange{Kind: change.Kind, Name: change.Name, What: string(change.What)}
-		for _, f := range change.Fields {
-			d.Fields = append(d.Fields, &controllerv1.FieldChange{Field: f.Field, Before: f.Before, After: f.After})
-		}
-		described = append(described, d)
-	}
-	return described
-}
-
 // describeService: nil where nothing changes and no connection is tracked.
 func describeService(s *forwarderv1.ServiceComparison) *controllerv1.ServiceChange {
 	d := &controllerv1.ServiceChange{
-		Service: s.Service, Entries: s.Entries, EntriesChanged: s.EntriesChanged, EntriesMoved: s.EntriesMoved,
+		Service: s.Service, TableEntries: s.Entries, TableEntriesChanged: s.EntriesChanged, TableEntriesMoved: s.EntriesMoved,
 		Established: describeOutcomes(s.Established), OpeningOrClosing: describeOutcomes(s.OpeningOrClosing), QuotaReached: s.QuotaReached,
 		SharesAs: s.SharesAs,
 	}
@@ -197,7 +185,7 @@ func describeService(s *forwarderv1.ServiceComparison) *controllerv1.ServiceChan
 	}
 	for _, b := range s.Backends {
 		d.Backends = append(d.Backends, &controllerv1.ShareChange{
-			Backend: b.Backend, Before: share(b.EntriesBefore, before), After: share(b.EntriesAfter, after),
+			Backend: b.Backend, ShareBefore: share(b.EntriesBefore, before), ShareAfter: share(b.EntriesAfter, after),
 		})
 	}
 	return d

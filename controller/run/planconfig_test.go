@@ -47,7 +47,7 @@ func TestAConfigsChangesAreToldAndNothingChanges(t *testing.T) {
 	if strings.Join(told, ", ") != want {
 		t.Errorf("changes: %s", told)
 	}
-	if !response.Changed || len(response.Services) != 2 || response.Services[1].SharesAs != "web" || response.Services[0].Established.Breaking != 8 || response.Services[0].Backends[1].Before != 0.5 || response.Services[0].Backends[1].After != 1 {
+	if !response.Changed || len(response.Services) != 2 || response.Services[1].SharesAs != "web" || response.Services[0].Established.Breaking != 8 || response.Services[0].Backends[1].ShareBefore != 0.5 || response.Services[0].Backends[1].ShareAfter != 1 {
 		t.Errorf("services: %v", response.Services)
 	}
 	if len(response.Routes) > 0 {
@@ -56,8 +56,8 @@ func TestAConfigsChangesAreToldAndNothingChanges(t *testing.T) {
 	if len(response.AssumedActive) != 1 || response.AssumedActive[0] != "web-2" {
 		t.Errorf("assumed active: %v", response.AssumedActive)
 	}
-	if failed := response.Probes.Failed; len(failed) != 1 || failed[0].Backend != "web-2" || failed[0].HealthCheck != "ok" || failed[0].Via != "direct" || failed[0].Reason == "" || response.Probes.Passed != 0 {
-		t.Errorf("probes tried: %v", response.Probes)
+	if failed := response.NewProbes.Failed; len(failed) != 1 || failed[0].Backend != "web-2" || failed[0].HealthCheck != "ok" || failed[0].Via != "direct" || failed[0].Reason == "" || response.NewProbes.Passed != 0 {
+		t.Errorf("probes tried: %v", response.NewProbes)
 	}
 	if len(h.peer.offered.Services[0].Vips) != 2 {
 		t.Errorf("the forwarder compared %v", h.peer.offered)

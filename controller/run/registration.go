@@ -76,7 +76,7 @@ func (r *registration) describe(ctx context.Context) *fleetv1.Machine {
 		return nil
 	}
 	machine := &fleetv1.Machine{
-		Name: inUse.Machine.Name, Shard: inUse.Machine.Shard, Version: r.c.options.Version, Generation: number,
+		Name: inUse.Machine.Name, Shard: inUse.Machine.Shard, Version: r.c.options.Version, Config: number,
 		State: view.State, Reason: cmp.Or(view.Reason, loaded.Problem), Drained: view.Drain != nil, Api: apiAddress(inUse),
 		DrainedBackends: firstDrains(drained.Backends), DrainedServices: firstDrains(drained.Services),
 	}

@@ -106,7 +106,7 @@ func (h *harness) applyShared(config string, order *controllerv1.ApplyOrder) (*c
 
 func runs(generation uint64) func(*controllerv1.GetStateResponse) bool {
 	return func(state *controllerv1.GetStateResponse) bool {
-		return state.Config.Etcd.GetGeneration() == generation && !state.Config.Stale
+		return state.Config.Etcd.GetConfig() == generation && !state.Config.Stale
 	}
 }
 
@@ -188,7 +188,7 @@ func TestEachMachineIsRegisteredWithWhatItRuns(t *testing.T) {
 	}
 	found := registered("both are registered, and serve", func(one, two *fleetv1.Machine) bool { return one.State == "serving" && two.State == "serving" })
 	one, two := found[0], found[1]
-	if one.Name != "lb-1" || one.Addresses[0] != "10.0.0.1" || one.Version != "test" || one.Generation != 1 || one.Shard != "default" || one.Drained {
+	if one.Name != "lb-1" || one.Addresses[0] != "10.0.0.1" || one.Version != "test" || one.Config != 1 || one.Shard != "default" || one.Drained {
 		t.Errorf("lb-1 is registered as %v", one)
 	}
 	if one.ConfiguredFingerprint == "" || one.ConfiguredFingerprint != two.ConfiguredFingerprint {
@@ -204,7 +204,7 @@ func TestEachMachineIsRegisteredWithWhatItRuns(t *testing.T) {
 	former := one.ConfiguredFingerprint
 	f.publish(secondBackend)
 	registered("the next generation is there", func(one, two *fleetv1.Machine) bool {
-		return one.Generation == 2 && two.Generation == 2 && one.ConfiguredFingerprint == two.ConfiguredFingerprint && one.ConfiguredFingerprint != former
+		return one.Config == 2 && two.Config == 2 && one.ConfiguredFingerprint == two.ConfiguredFingerprint && one.ConfiguredFingerprint != former
 	})
 	f.machines[0].until("it says that it is registered", func(s *controllerv1.GetStateResponse) bool { return s.Config.Etcd.NotRegistered == "" })
 	f.machines[1].stop()
@@ -291,7 +291,7 @@ func TestWithEtcdAwayTheLastGoodConfigServesAlsoAfterARestart(t *testing.T) {
 	h.stop()
 	h.start()
 	h.until("two backends after a restart", hasBackends(2))
-	if state := h.state(); state.Config.Etcd.Generation != 2 || state.Config.Stale {
+	if state := h.state(); state.Config.Etcd.Config != 2 || state.Config.Stale {
 		t.Errorf("config %v", state.Config)
 	}
 	_, err := h.applyShared(f.shared(""), &controllerv1.ApplyOrder{Number: 2})

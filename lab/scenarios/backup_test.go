@@ -1,13 +1,15 @@
 package scenarios_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
+
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
@@ -122,18 +124,12 @@ func waitWeight(t *testing.T, running *hosts.Lab, what, name string, percent uin
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
-		var shown struct {
-			Backends []struct {
-				State   string
-				Service string
-				Percent uint32 `json:"weight_percent"`
-			}
-		}
-		if err := json.Unmarshal([]byte(out), &shown); err != nil {
+		var shown controllerv1.GetBackendResponse
+		if err := protojson.Unmarshal([]byte(out), &shown); err != nil {
 			return err
 		}
 		for _, b := range shown.Backends {
-			if b.Service == "echo" && b.State == "active" && b.Percent == percent {
+			if b.Service == "echo" && b.State == "active" && b.WeightPercent == percent {
 				return nil
 			}
 		}

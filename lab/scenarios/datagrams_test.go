@@ -128,13 +128,15 @@ func waitBuckets(t *testing.T, m *movesLab, backend string, has bool) {
 		}
 		seen := false
 		for _, s := range shown {
-			if s.Service != "echo-udp" {
+			if s.Name != "echo-udp" {
 				continue
 			}
-			if s.Next > 0 || s.Generation != s.GenerationAcknowledged {
-				return fmt.Errorf("%+v", s)
+			for _, use := range s.Buckets.Backends {
+				if use.Next > 0 || s.Buckets.Generation != s.Buckets.GenerationAcknowledged {
+					return fmt.Errorf("%v", s)
+				}
+				seen = seen || use.Backend == backend && use.Owned > 0
 			}
-			seen = seen || s.Backend == backend && s.Buckets > 0
 		}
 		if seen != has {
 			return fmt.Errorf("%+v", shown)

@@ -12,9 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
+
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
 	"github.com/guideway/guideway/lab/traffic/flood"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
+	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
@@ -42,20 +46,6 @@ func TestDiagnostics(t *testing.T) {
 	})
 }
 
-type explained struct {
-	Verdict       string `json:"verdict"`
-	Service       string `json:"service"`
-	BackendByHash string `json:"backend_by_hash"`
-	Backend       string `json:"backend"`
-	Tracked       *struct {
-		Backend string `json:"backend"`
-		Decides bool   `json:"decides"`
-	} `json:"tracked"`
-	NextHop *struct {
-		MAC string `json:"mac"`
-	} `json:"next_hop"`
-}
-
 // on asks something of a load balancer, in its namespace.
 func on(t *testing.T, running *hosts.Lab, machine string, args ...string) (string, error) {
 	t.Helper()
@@ -68,21 +58,27 @@ func on(t *testing.T, running *hosts.Lab, machine string, args ...string) (strin
 	return guideway(t, running, namespace, append(args, "--run-dir", filepath.Join(running.Options().RunDir, machine, "run"))...)
 }
 
-func explain(t *testing.T, running *hosts.Lab, machine string, c conversation) explained {
+func explain(t *testing.T, running *hosts.Lab, machine string, c conversation) *forwarderv1.ExplainResponse {
 	t.Helper()
 	told := explainFlow(t, running, machine, c.client(), c.server())
-	if told.Verdict != "sent" || told.Service != "echo" || told.NextHop == nil || told.NextHop.MAC == "" {
+	if told.Verdict != "sent" || told.Service != "echo" || told.NextHop == nil || told.NextHop.Mac == "" {
 		t.Errorf("%s says %+v", machine, told)
 	}
 	return told
 }
 
-func explainFlow(t *testing.T, running *hosts.Lab, machine string, client, server netip.AddrPort) explained {
+// shownState is what a command prints by -o json, which is one field of a state.
+func shownState(out, field string) (*controllerv1.GetStateResponse, error) {
+	state := &controllerv1.GetStateResponse{}
+	return state, protojson.Unmarshal([]byte(`{"`+field+`": `+out+"}"), state)
+}
+
+func explainFlow(t *testing.T, running *hosts.Lab, machine string, client, server netip.AddrPort) *forwarderv1.ExplainResponse {
 	t.Helper()
 	out, err := on(t, running, machine, "explain", "tcp", client.String(), server.String(), "-o", "json")
-	var told explained
+	told := &forwarderv1.ExplainResponse{}
 	if err == nil {
-		err = json.Unmarshal([]byte(out), &told)
+		err = protojson.Unmarshal([]byte(out), told)
 	}
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

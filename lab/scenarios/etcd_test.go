@@ -14,9 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
+
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
 	"github.com/guideway/guideway/looptest"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
@@ -340,32 +343,18 @@ func (e *etcds) applied(t *testing.T, out string) int {
 	return generation
 }
 
-// shownShared is `show config -o json`, as far as it is looked at here.
-type shownShared struct {
-	Stale   bool
-	Problem string
-	Etcd    struct {
-		Config   int
-		Stored   int `json:"config_stored"`
-		Away     string
-		Restored int
-		// Why not.
-		NotRegistered string `json:"not_registered"`
-	}
-}
-
-func (e *etcds) show(t *testing.T, machine string) (shownShared, error) {
+func (e *etcds) show(t *testing.T, machine string) (*controllerv1.Config, error) {
 	t.Helper()
-	var shown shownShared
 	out, err := on(t, e.running, machine, "show", "config", "-o", "json")
 	if err != nil {
-		return shown, err
+		return nil, err
 	}
-	return shown, json.Unmarshal([]byte(out), &shown)
+	shown := &controllerv1.Config{}
+	return shown, protojson.Unmarshal([]byte(out), shown)
 }
 
 // untilShown on each machine.
-func (e *etcds) untilShown(t *testing.T, what string, holds func(shownShared) bool) {
+func (e *etcds) untilShown(t *testing.T, what string, holds func(*controllerv1.Config) bool) {
 	t.Helper()
 	for _, machine := range e.running.LoadBalancers() {
 		eventually(t, time.Minute, machine+": "+what, func() error {
@@ -380,7 +369,7 @@ func (e *etcds) untilShown(t *testing.T, what string, holds func(shownShared) bo
 
 func (e *etcds) untilRun(t *testing.T) {
 	t.Helper()
-	e.untilShown(t, fmt.Sprintf("generation %d runs", e.generation), func(s shownShared) bool { return s.Etcd.Config == e.generation && !s.Stale })
+	e.untilShown(t, fmt.Sprintf("generation %d runs", e.generation), func(s *controllerv1.Config) bool { return int(s.Etcd.GetConfig()) == e.generation && !s.Stale })
 }
 
 // untilBackends take new connections by the plans of both.
@@ -424,7 +413,7 @@ func (e *etcds) withSpare(t *testing.T) string {
 
 // Registered, by etcd's own words; and etcd lets no machine write another's key.
 func (e *etcds) ownKeys(t *testing.T) {
-	e.untilShown(t, "it is registered", func(s shownShared) bool { return s.Etcd.NotRegistered == "" })
+	e.untilShown(t, "it is registered", func(s *controllerv1.Config) bool { return s.Etcd.GetNotRegistered() == "" })
 	key := func(machine string) string { return "/guideway/" + e.cluster() + "/machines/" + machine }
 	var fingerprints []string
 	for _, n := range e.running.Network.LoadBalancers {
@@ -497,8 +486,8 @@ func (e *etcds) drainReachesBoth(t *testing.T) {
 
 func (e *etcds) untilAnswers(t *testing.T) {
 	t.Helper()
-	e.untilShown(t, "etcd answers", func(s shownShared) bool {
-		return s.Etcd.Away == "" && s.Etcd.Stored == e.generation && s.Etcd.NotRegistered == ""
+	e.untilShown(t, "etcd answers", func(s *controllerv1.Config) bool {
+		return s.Etcd.GetAway() == "" && int(s.Etcd.GetConfigStored()) == e.generation && s.Etcd.GetNotRegistered() == ""
 	})
 }
 

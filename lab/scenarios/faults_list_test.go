@@ -579,7 +579,7 @@ func compactedBehindAWatch(s *stage) func() {
 	e.apply(s.T, s.other, e.shared)
 	e.apply(s.T, s.other, e.withSpare(s.T))
 	e.compact(s.T)
-	if shown, err := e.show(s.T, s.victim); err != nil || shown.Etcd.Config != before {
+	if shown, err := e.show(s.T, s.victim); err != nil || int(shown.Etcd.GetConfig()) != before {
 		s.Errorf("cut off, %s shows %+v, %v", s.victim, shown, err)
 	}
 	return func() {

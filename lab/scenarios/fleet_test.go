@@ -1,7 +1,6 @@
 package scenarios_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -12,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
+
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/looptest"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
 // What operators do to a fleet as a whole, under load: a config that one machine
@@ -54,37 +56,17 @@ func (e *etcds) operator(t *testing.T, args ...string) (string, error) {
 	return guideway(t, e.running, e.members[0].host.Namespace(), append(args, e.operatorFlags()...)...)
 }
 
-// shownFleet is `guideway fleet -o json`, as far as it is looked at here.
-type shownFleet struct {
-	Machines []shownMachine
-	Alarms   []string
-	Canary   *struct {
-		Machine string
-	}
-}
-
-type shownMachine struct {
-	Name, State           string
-	Registered, Drained   bool
-	Config                int
-	ConfigDigest          string `json:"config_digest"`
-	ConfiguredFingerprint string `json:"configured_fingerprint"`
-	LiveFingerprint       string `json:"live_fingerprint"`
-	PacketsPerSecond      int    `json:"packets_per_second"`
-	API                   string
-}
-
-func (e *etcds) fleetNow(t *testing.T) (shownFleet, error) {
+func (e *etcds) fleetNow(t *testing.T) (*controllerv1.GetFleetResponse, error) {
 	t.Helper()
-	var shown shownFleet
 	out, err := e.operator(t, "fleet", "-o", "json")
 	if err != nil {
-		return shown, err
+		return nil, err
 	}
-	return shown, json.Unmarshal([]byte(out), &shown)
+	shown := &controllerv1.GetFleetResponse{}
+	return shown, protojson.Unmarshal([]byte(out), shown)
 }
 
-func (e *etcds) untilFleet(t *testing.T, what string, holds func(shownFleet) bool) {
+func (e *etcds) untilFleet(t *testing.T, what string, holds func(*controllerv1.GetFleetResponse) bool) {
 	t.Helper()
 	eventually(t, time.Minute, what, func() error {
 		shown, err := e.fleetNow(t)
@@ -95,22 +77,22 @@ func (e *etcds) untilFleet(t *testing.T, what string, holds func(shownFleet) boo
 	})
 }
 
-// configs that machines run, in order of machine.
-func (s shownFleet) configs() (found []int) {
-	for _, m := range s.Machines {
-		found = append(found, m.Config)
+// configsOf machines that run, in order of machine.
+func configsOf(s *controllerv1.GetFleetResponse) (found []int) {
+	for _, m := range s.GetMachines() {
+		found = append(found, int(m.GetRegistered().GetConfig()))
 	}
 	return found
 }
 
 func (e *etcds) fleetIsShown(t *testing.T) {
-	e.untilFleet(t, "two machines serve, and forward alike", func(s shownFleet) bool {
+	e.untilFleet(t, "two machines serve, and forward alike", func(s *controllerv1.GetFleetResponse) bool {
 		if len(s.Machines) != 2 || len(s.Alarms) > 0 {
 			return false
 		}
-		one, two := s.Machines[0], s.Machines[1]
-		return one.State == "serving" && two.State == "serving" && one.ConfiguredFingerprint != "" && one.ConfiguredFingerprint == two.ConfiguredFingerprint &&
-			one.LiveFingerprint != "" && one.LiveFingerprint == two.LiveFingerprint && one.PacketsPerSecond+two.PacketsPerSecond > 0 && one.API != ""
+		one, two := s.Machines[0].GetRegistered(), s.Machines[1].GetRegistered()
+		return one.GetState() == "serving" && two.GetState() == "serving" && one.ConfiguredFingerprint != "" && one.ConfiguredFingerprint == two.ConfiguredFingerprint &&
+			one.LiveFingerprint != "" && one.LiveFingerprint == two.LiveFingerprint && one.PacketsPerSecond+two.PacketsPerSecond > 0 && one.Api != ""
 	})
 }
 
@@ -123,7 +105,7 @@ func (e *etcds) oneRefuses(t *testing.T) {
 		t.Errorf("apply: %v\n%s", err, out)
 	}
 	shown, err := e.fleetNow(t)
-	if err != nil || slices.Max(shown.configs()) != e.generation {
+	if err != nil || slices.Max(configsOf(shown)) != e.generation {
 		t.Errorf("what runs now: %+v: %v", shown, err)
 	}
 	second := filepath.Dir(e.configFile(e.running.Network.LoadBalancers[1]))
@@ -147,8 +129,8 @@ func (e *etcds) canary(t *testing.T) {
 	if err != nil || !strings.Contains(out, "lb-2 alone runs it") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	e.untilFleet(t, "lb-2 alone runs the next generation", func(s shownFleet) bool {
-		return slices.Equal(s.configs(), []int{e.generation, e.generation + 1}) && s.Canary != nil && s.Canary.Machine == "lb-2" && len(s.Alarms) == 0
+	e.untilFleet(t, "lb-2 alone runs the next generation", func(s *controllerv1.GetFleetResponse) bool {
+		return slices.Equal(configsOf(s), []int{e.generation, e.generation + 1}) && s.Canary != nil && s.Canary.Machine == "lb-2" && len(s.Alarms) == 0
 	})
 	if out, err := on(t, e.running, "lb-1", "config", "apply", e.write(t, e.shared)); err == nil || !strings.Contains(err.Error(), "config promote") {
 		t.Errorf("applied meanwhile: %v\n%s", err, out)
@@ -228,9 +210,9 @@ func (e *etcds) restartFleet(t *testing.T) {
 		t.Errorf("%d forwarders and %d controllers and speakers run the former program, not the two speakers alone", forwarders, others)
 	}
 	nextForwarders(t, e.running, before, o.out)
-	e.untilFleet(t, "both run the same", func(s shownFleet) bool {
-		configs := s.configs()
-		return configs[0] == configs[1] && s.Machines[0].State == "serving" && s.Machines[1].State == "serving" && len(s.Alarms) == 0
+	e.untilFleet(t, "both run the same", func(s *controllerv1.GetFleetResponse) bool {
+		configs := configsOf(s)
+		return configs[0] == configs[1] && s.Machines[0].GetRegistered().GetState() == "serving" && s.Machines[1].GetRegistered().GetState() == "serving" && len(s.Alarms) == 0
 	})
 }
 

@@ -1,7 +1,6 @@
 package scenarios_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -14,10 +13,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
 	"github.com/guideway/guideway/looptest"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
@@ -104,20 +105,6 @@ func (c checked) guideway(t *testing.T, args ...string) (string, error) {
 	return guideway(t, c.running, c.running.Network.LoadBalancers[0].Namespace, append(args, "--run-dir", filepath.Join(c.dir, "lb-1", "run"))...)
 }
 
-// shown by `show backends NAME -o json`, as far as it is looked at here.
-type shown struct {
-	Backends []struct{ Service, State, Reason string }
-	Checks   []struct {
-		Name, Kind, Verdict string
-		Last                *struct {
-			Passed         bool
-			Result         string
-			LatencySeconds float64 `json:"latency_seconds"`
-			AgeSeconds     float64 `json:"age_seconds"`
-		}
-	}
-}
-
 // wait until a kind's backend has this state, in words and in the plan.
 func (c checked) wait(t *testing.T, kind, state, reason string) {
 	t.Helper()
@@ -161,8 +148,8 @@ func (c checked) stateOf(t *testing.T, kind string) (state, text string, err err
 	if err != nil {
 		return "", "", err
 	}
-	var found shown
-	if err := json.Unmarshal([]byte(out), &found); err != nil {
+	var found controllerv1.GetBackendResponse
+	if err := protojson.Unmarshal([]byte(out), &found); err != nil {
 		return "", "", err
 	}
 	for _, b := range found.Backends {
@@ -178,8 +165,8 @@ func (c checked) stateOf(t *testing.T, kind string) (state, text string, err err
 			return state, text, fmt.Errorf("no probe yet: %s", out)
 		}
 		// At most an interval, a timeout and a busy machine.
-		if check.Last.AgeSeconds > 5 || check.Last.LatencySeconds <= 0 || check.Last.LatencySeconds > 5 {
-			return state, text, fmt.Errorf("the last probe of %s is %+v", kind, *check.Last)
+		if time.Since(check.Last.At.AsTime()) > 5*time.Second || check.Last.LatencySeconds <= 0 || check.Last.LatencySeconds > 5 {
+			return state, text, fmt.Errorf("the last probe of %s is %v", kind, check.Last)
 		}
 		return state, text + " | " + check.Last.Result, nil
 	}

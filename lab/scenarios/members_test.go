@@ -16,6 +16,7 @@ import (
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
 	"github.com/guideway/guideway/looptest"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
@@ -204,23 +205,18 @@ func (s *sources) oneGoes(t *testing.T) {
 }
 
 // shownPools of a machine, by name.
-func (s *sources) shownPools(t *testing.T, machine string) (pools map[string]shownPool, err error) {
+func (s *sources) shownPools(t *testing.T, machine string) (pools map[string]*controllerv1.MemberSource, err error) {
 	t.Helper()
-	var shown []shownPool
 	out, err := on(t, s.running, machine, "show", "pools", "-o", "json")
-	if err == nil {
-		err = json.Unmarshal([]byte(out), &shown)
+	if err != nil {
+		return nil, err
 	}
-	pools = map[string]shownPool{}
-	for _, pool := range shown {
+	state, err := shownState(out, "member_sources")
+	pools = map[string]*controllerv1.MemberSource{}
+	for _, pool := range state.MemberSources {
 		pools[pool.Name] = pool
 	}
 	return pools, err
-}
-
-type shownPool struct {
-	Name, Problem     string
-	Backends, Leaving int
 }
 
 // untilUp, or not, by the metric of each pool at both.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/guideway/guideway/lab/topology"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
 // Load balancers that agree on bucket maps by etcd: whatever moves, whichever of them,
@@ -245,8 +246,8 @@ func (m *movesByEtcd) waitUnchanged() {
 		}
 		var now []uint64
 		for _, s := range shown {
-			now = append(now, s.Generation)
-			if len(s.Waiting) > 0 {
+			now = append(now, s.Buckets.Generation)
+			if len(s.Buckets.Agreement.GetLags()) > 0 {
 				since = time.Now()
 			}
 		}
@@ -270,12 +271,11 @@ func (m *movesByEtcd) waitPreparedBut(late string) {
 		}
 		moving := map[string]bool{}
 		for _, s := range shown {
-			if !slices.Equal(s.Waiting, []string{late}) && (s.Service == "web" || s.Service == "echo") {
-				return fmt.Errorf("%+v", s)
+			lags := s.Buckets.Agreement.GetLags()
+			if (len(lags) != 1 || lags[0].Machine != late) && (s.Name == "web" || s.Name == "echo") {
+				return fmt.Errorf("%v", s)
 			}
-			if s.Next > 0 {
-				moving[s.Service] = true
-			}
+			moving[s.Name] = slices.ContainsFunc(s.Buckets.Backends, func(use *controllerv1.BucketUse) bool { return use.Next > 0 })
 		}
 		if !moving["web"] || !moving["echo"] {
 			return fmt.Errorf("%+v", shown)

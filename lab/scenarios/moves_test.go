@@ -1,7 +1,6 @@
 package scenarios_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
 // movesLab has stateless services, a load on them, and connections that say nothing
@@ -127,22 +127,15 @@ func (m *movesLab) waitOwners(want ...string) {
 	}
 }
 
-// shownBuckets is a line of `guideway show buckets`.
-type shownBuckets struct {
-	Service, Backend       string
-	Buckets, Next          int
-	Generation             uint64   `json:"generation"`
-	GenerationAcknowledged uint64   `json:"generation_acknowledged"`
-	Waiting                []string `json:"waiting_for"`
-}
-
-func (m *movesLab) bucketsAt(machine string) (shown []shownBuckets, err error) {
+// bucketsAt a machine, of each stateless service.
+func (m *movesLab) bucketsAt(machine string) ([]*controllerv1.Service, error) {
 	m.t.Helper()
 	out, err := on(m.t, m.Lab, machine, "show", "buckets", "-o", "json")
 	if err != nil {
 		return nil, err
 	}
-	return shown, json.Unmarshal([]byte(out), &shown)
+	state, err := shownState(out, "services")
+	return state.Services, err
 }
 
 func (m *movesLab) waitOwnersAt(machine string, want ...string) {
@@ -154,14 +147,16 @@ func (m *movesLab) waitOwnersAt(machine string, want ...string) {
 		}
 		owners := map[string]int{}
 		for _, s := range shown {
-			if s.Service != "web" && s.Service != "echo" {
+			if s.Name != "web" && s.Name != "echo" {
 				continue // its backends have other names
 			}
-			if s.Buckets > 0 {
-				owners[s.Service]++
-			}
-			if s.Next > 0 || s.Generation != s.GenerationAcknowledged || slices.Contains(want, s.Backend) != (s.Buckets > 0) {
-				return fmt.Errorf("%+v", s)
+			for _, use := range s.Buckets.Backends {
+				if use.Owned > 0 {
+					owners[s.Name]++
+				}
+				if use.Next > 0 || s.Buckets.Generation != s.Buckets.GenerationAcknowledged || slices.Contains(want, use.Backend) != (use.Owned > 0) {
+					return fmt.Errorf("%v", s)
+				}
 			}
 		}
 		for service, count := range owners {
@@ -311,19 +306,13 @@ func (m *movesLab) damageFiles(all ...string) {
 	m.waitOwners(all...)
 }
 
-// shownMove is a line of `guideway show moves`.
-type shownMove struct {
-	Service, From, Step string
-	Connections         *uint64
-}
-
-func (m *movesLab) moves() (shown []shownMove, err error) {
+func (m *movesLab) moves() (moves []*controllerv1.BucketMove, err error) {
 	m.t.Helper()
-	out, err := on(m.t, m.Lab, m.name, "show", "moves", "-o", "json")
-	if err != nil {
-		return nil, err
+	services, err := m.bucketsAt(m.name)
+	for _, s := range services {
+		moves = append(moves, s.Buckets.Moves...)
 	}
-	return shown, json.Unmarshal([]byte(out), &shown)
+	return moves, err
 }
 
 // openMovesFrom a backend, in whatever step.
@@ -375,8 +364,7 @@ func (m *movesLab) end(backend string) {
 		}
 		for _, move := range shown {
 			if move.From == backend {
-				text, _ := json.Marshal(move)
-				return errors.New(string(text))
+				return errors.New(move.String())
 			}
 		}
 		return nil

@@ -1,7 +1,6 @@
 package scenarios_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
+
 	"github.com/guideway/guideway/lab/hosts"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	planv1 "github.com/guideway/guideway/proto/guideway/plan/v1"
 )
 
@@ -76,17 +78,18 @@ func (p *peerMachines) reload(t *testing.T, machine, text string) {
 }
 
 // fleetAt a machine; an alarm is the error that the command ends with.
-func (p *peerMachines) fleetAt(t *testing.T, machine string) (shown shownFleet, ended error) {
+func (p *peerMachines) fleetAt(t *testing.T, machine string) (shown *controllerv1.GetFleetResponse, ended error) {
 	t.Helper()
 	out, ended := on(t, p.running, machine, "fleet", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &shown); err != nil {
+	shown = &controllerv1.GetFleetResponse{}
+	if err := protojson.Unmarshal([]byte(out), shown); err != nil {
 		return shown, fmt.Errorf("%w: %w", ended, err)
 	}
 	return shown, ended
 }
 
 // untilShown by each machine.
-func (p *peerMachines) untilShown(t *testing.T, limit time.Duration, what string, holds func(shownFleet, error) bool) {
+func (p *peerMachines) untilShown(t *testing.T, limit time.Duration, what string, holds func(*controllerv1.GetFleetResponse, error) bool) {
 	t.Helper()
 	for _, machine := range p.running.LoadBalancers() {
 		eventually(t, limit, machine+" shows that "+what, func() error {
@@ -100,22 +103,26 @@ func (p *peerMachines) untilShown(t *testing.T, limit time.Duration, what string
 }
 
 // allServe by the same tables.
-func allServe(s shownFleet) bool {
-	return len(s.Machines) == 3 && !slices.ContainsFunc(s.Machines, func(m shownMachine) bool {
-		first := s.Machines[0]
-		return m.State != "serving" || m.API == "" || m.ConfigDigest == "" || m.ConfiguredFingerprint != first.ConfiguredFingerprint ||
-			m.LiveFingerprint == "" || m.LiveFingerprint != first.LiveFingerprint
+func allServe(s *controllerv1.GetFleetResponse) bool {
+	return len(s.Machines) == 3 && !slices.ContainsFunc(s.Machines, func(m *controllerv1.FleetMachine) bool {
+		first, r := s.Machines[0].GetRegistered(), m.GetRegistered()
+		return r.GetState() != "serving" || r.Api == "" || r.ConfigDigest == "" || r.ConfiguredFingerprint != first.GetConfiguredFingerprint() ||
+			r.LiveFingerprint == "" || r.LiveFingerprint != first.LiveFingerprint
 	})
 }
 
 // allAlike: they serve by one config, and nothing is wrong.
-func allAlike(s shownFleet, ended error) bool {
-	return ended == nil && allServe(s) && !slices.ContainsFunc(s.Machines, func(m shownMachine) bool { return m.ConfigDigest != s.Machines[0].ConfigDigest })
+func allAlike(s *controllerv1.GetFleetResponse, ended error) bool {
+	return ended == nil && allServe(s) && digestOf(s, 1) == digestOf(s, 0) && digestOf(s, 2) == digestOf(s, 0)
+}
+
+func digestOf(s *controllerv1.GetFleetResponse, machine int) string {
+	return s.Machines[machine].GetRegistered().GetConfigDigest()
 }
 
 func (p *peerMachines) allAreShown(t *testing.T) {
-	p.untilShown(t, 20*time.Second, "all serve, lb-3 by another config, which is no alarm yet", func(s shownFleet, ended error) bool {
-		return ended == nil && allServe(s) && s.Machines[0].ConfigDigest == s.Machines[1].ConfigDigest && s.Machines[0].ConfigDigest != s.Machines[2].ConfigDigest
+	p.untilShown(t, 20*time.Second, "all serve, lb-3 by another config, which is no alarm yet", func(s *controllerv1.GetFleetResponse, ended error) bool {
+		return ended == nil && allServe(s) && digestOf(s, 1) == digestOf(s, 0) && digestOf(s, 2) != digestOf(s, 0)
 	})
 }
 
@@ -154,7 +161,7 @@ func (p *peerMachines) configsDiffer(t *testing.T, machine string, want float64)
 }
 
 func (p *peerMachines) differ(t *testing.T) {
-	p.untilShown(t, 40*time.Second, "configs differ", func(s shownFleet, ended error) bool {
+	p.untilShown(t, 40*time.Second, "configs differ", func(s *controllerv1.GetFleetResponse, ended error) bool {
 		return ended != nil && len(s.Alarms) == 1 && strings.Contains(s.Alarms[0], "different configs") && strings.Contains(s.Alarms[0], "on lb-1, lb-2") && strings.Contains(s.Alarms[0], "on lb-3")
 	})
 	for _, machine := range p.running.LoadBalancers() {

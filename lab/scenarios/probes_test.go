@@ -1,7 +1,6 @@
 package scenarios_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/guideway/guideway/lab/hosts"
 	"github.com/guideway/guideway/lab/topology"
+	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
 // Health checks through the tunnels see what clients would: a VIP that is missing
@@ -81,27 +81,19 @@ func planTriesProbes(t *testing.T, running *hosts.Lab) {
 	}
 }
 
-type shownBackend struct {
-	Service, Group, Name, State, Reason string
-}
-
 // shownBackends as people see them.
-func shownBackends(t *testing.T, running *hosts.Lab) ([]shownBackend, error) {
+func shownBackends(t *testing.T, running *hosts.Lab) ([]*controllerv1.Backend, error) {
 	t.Helper()
 	out, err := on(t, running, "lb-1", "show", "backends", "-o", "json")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}
-	var shown struct{ Backends []shownBackend }
-	if err := json.Unmarshal([]byte(out), &shown.Backends); err != nil {
-		err = json.Unmarshal([]byte(out), &shown)
-		return shown.Backends, err
-	}
-	return shown.Backends, nil
+	state, err := shownState(out, "backends")
+	return state.Backends, err
 }
 
 // waitBackends until exactly those are down that `isDown` names, for that reason.
-func waitBackends(t *testing.T, running *hosts.Lab, reason string, isDown func(shownBackend) bool) {
+func waitBackends(t *testing.T, running *hosts.Lab, reason string, isDown func(*controllerv1.Backend) bool) {
 	t.Helper()
 	eventually(t, 20*time.Second, "the right backends are down", func() error {
 		shown, err := shownBackends(t, running)
@@ -127,7 +119,7 @@ func waitBackends(t *testing.T, running *hosts.Lab, reason string, isDown func(s
 
 func waitAllActive(t *testing.T, running *hosts.Lab) {
 	t.Helper()
-	waitBackends(t, running, "", func(shownBackend) bool { return false })
+	waitBackends(t, running, "", func(*controllerv1.Backend) bool { return false })
 }
 
 func missingVIP(t *testing.T, running *hosts.Lab, vip netip.Addr) {
@@ -137,7 +129,7 @@ func missingVIP(t *testing.T, running *hosts.Lab, vip netip.Addr) {
 		t.Fatal(err)
 	}
 	words := fmt.Sprintf("answers directly, not through the tunnel: no tunnel end, or the VIP %s is not on lo", vip)
-	waitBackends(t, running, words, func(b shownBackend) bool { return b.Name == running.Backends()[0] && b.Service == "web" })
+	waitBackends(t, running, words, func(b *controllerv1.Backend) bool { return b.Name == running.Backends()[0] && b.Service == "web" })
 	// No client meets it.
 	for range 40 {
 		backend, err := get(t, running, vip)
@@ -156,7 +148,7 @@ func missingTunnelEnd(t *testing.T, running *hosts.Lab) {
 	if err := running.DetachAgent(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	waitBackends(t, running, "answers directly, not through the tunnel: no tunnel end", func(b shownBackend) bool {
+	waitBackends(t, running, "answers directly, not through the tunnel: no tunnel end", func(b *controllerv1.Backend) bool {
 		return strings.HasPrefix(b.Name, running.Backends()[1])
 	})
 	if err := running.StartAgent(1); err != nil {
@@ -239,7 +231,7 @@ func firewallIsFound(t *testing.T, running *hosts.Lab) {
 		chain entrance { type filter hook input priority 0; jump vips; }
 		chain vips { ip saddr %s drop; ip6 saddr %s drop; }
 	}`, topology.VIPPrefix4, topology.VIPPrefix6))
-	waitBackends(t, running, "answers directly, not through the tunnel", func(shownBackend) bool { return true })
+	waitBackends(t, running, "answers directly, not through the tunnel", func(*controllerv1.Backend) bool { return true })
 	out, err := on(t, running, "lb-1", "doctor")
 	if err == nil || !strings.Contains(out, "a firewall of this machine may drop the answers (inet guard vips: a rule that drops)") {
 		t.Errorf("doctor: %v\n%s", err, out)

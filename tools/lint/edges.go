@@ -218,7 +218,7 @@ var goEdgeRules = map[string][]string{
 	"cli/commandline": {},
 	// What the verbs share; and fakes for their tests.
 	"cli/machine": {"proto", "controller/api", "controller/outside", "controller/sinks/forwarder", "controller/sinks/routes"},
-	"cli/output":  {"cli/commandline"},
+	"cli/output":  {"proto", "cli/commandline"},
 	"cli/logging": {},
 	"cli/clitest": {"proto", "controller/api", "controller/apitest", "cli/commandline", "looptest"},
 	// Reads another program's files: opens none by itself.

@@ -115,10 +115,10 @@ func compared(machines []*fleetv1.Machine) map[alike]map[string][]string {
 		add(alike{of: AspectConfig}, m.ConfigDigest, m.Name)
 		config := m.ConfigDigest
 		switch {
-		case config == "" && m.Generation == 0:
+		case config == "" && m.Config == 0:
 			continue // it is compared with none
 		case config == "":
-			config = fmt.Sprint(m.Generation)
+			config = fmt.Sprint(m.Config)
 		}
 		group := alike{of: AspectConfigured, shard: m.Shard, config: config}
 		add(group, m.ConfiguredFingerprint, m.Name)

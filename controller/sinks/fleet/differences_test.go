@@ -15,7 +15,7 @@ func machinesOf(t *testing.T, lines ...string) []*fleetv1.Machine {
 	var machines []*fleetv1.Machine
 	for _, line := range lines {
 		m := &fleetv1.Machine{}
-		if _, err := fmt.Sscan(line, &m.Name, &m.Shard, &m.Generation, &m.ConfiguredFingerprint, &m.LiveFingerprint); err != nil {
+		if _, err := fmt.Sscan(line, &m.Name, &m.Shard, &m.Config, &m.ConfiguredFingerprint, &m.LiveFingerprint); err != nil {
 			t.Fatal(err)
 		}
 		machines = append(machines, m)
@@ -70,7 +70,7 @@ func TestTablesThatDifferAreAnAlarmAfterHalfAMinute(t *testing.T) {
 // Of machines without etcd, whose numbers are their own.
 func TestConfigsInFilesThatDifferAreAnAlarmAfterHalfAMinute(t *testing.T) {
 	d, began := &Differences{}, time.Now()
-	one, two := &fleetv1.Machine{Name: "lb-1", Shard: "a", Generation: 7, ConfigDigest: "d1", ConfiguredFingerprint: "c1"}, &fleetv1.Machine{Name: "lb-2", Shard: "a", Generation: 3, ConfigDigest: "d1", ConfiguredFingerprint: "c1"}
+	one, two := &fleetv1.Machine{Name: "lb-1", Shard: "a", Config: 7, ConfigDigest: "d1", ConfiguredFingerprint: "c1"}, &fleetv1.Machine{Name: "lb-2", Shard: "a", Config: 3, ConfigDigest: "d1", ConfiguredFingerprint: "c1"}
 	both := []*fleetv1.Machine{one, two}
 	if found := d.Observe(both, began); len(found) > 0 {
 		t.Errorf("one config under two numbers: %v", found)

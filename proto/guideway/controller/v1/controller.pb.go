@@ -32,8 +32,10 @@ type GetStateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Leave out backends: a client that shows only services need not wait for them.
 	WithoutBackends bool `protobuf:"varint,1,opt,name=without_backends,json=withoutBackends,proto3" json:"without_backends,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Services and backends with what the forwarder counted of them.
+	WithCounters  bool `protobuf:"varint,2,opt,name=with_counters,json=withCounters,proto3" json:"with_counters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStateRequest) Reset() {
@@ -73,6 +75,13 @@ func (x *GetStateRequest) GetWithoutBackends() bool {
 	return false
 }
 
+func (x *GetStateRequest) GetWithCounters() bool {
+	if x != nil {
+		return x.WithCounters
+	}
+	return false
+}
+
 type GetStateResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Version   string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -103,7 +112,9 @@ type GetStateResponse struct {
 	// Pools whose backends come from a file or from DNS, in order of the config.
 	MemberSources []*MemberSource `protobuf:"bytes,16,rep,name=member_sources,json=memberSources,proto3" json:"member_sources,omitempty"`
 	// As the speaker says.
-	VrrpProbes    []*v1.VrrpProbe `protobuf:"bytes,17,rep,name=vrrp_probes,json=vrrpProbes,proto3" json:"vrrp_probes,omitempty"`
+	VrrpProbes []*v1.VrrpProbe `protobuf:"bytes,17,rep,name=vrrp_probes,json=vrrpProbes,proto3" json:"vrrp_probes,omitempty"`
+	// Why there are no counters although they were requested; empty: there are.
+	NotCounted    string `protobuf:"bytes,18,opt,name=not_counted,json=notCounted,proto3" json:"not_counted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -257,10 +268,18 @@ func (x *GetStateResponse) GetVrrpProbes() []*v1.VrrpProbe {
 	return nil
 }
 
+func (x *GetStateResponse) GetNotCounted() string {
+	if x != nil {
+		return x.NotCounted
+	}
+	return ""
+}
+
 // Where a pool's backends come from.
 type MemberSource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Pool  string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Of the pool.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Like `file /etc/guideway/web.json` or `dns web.internal`.
 	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
 	// Backends of the set in use; and those that drain because the source does not
@@ -311,9 +330,9 @@ func (*MemberSource) Descriptor() ([]byte, []int) {
 	return file_guideway_controller_v1_controller_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *MemberSource) GetPool() string {
+func (x *MemberSource) GetName() string {
 	if x != nil {
-		return x.Pool
+		return x.Name
 	}
 	return ""
 }
@@ -763,10 +782,10 @@ type Etcd struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Cluster   string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Endpoints []string               `protobuf:"bytes,2,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// The config's generation that is in use here; 0: none from etcd.
-	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Number of the config that is in use here; 0: none from etcd.
+	Config uint64 `protobuf:"varint,3,opt,name=config,proto3" json:"config,omitempty"`
 	// As etcd had it when it was read last; 0: it had none, or was not read yet.
-	GenerationStored uint64 `protobuf:"varint,4,opt,name=generation_stored,json=generationStored,proto3" json:"generation_stored,omitempty"`
+	ConfigStored uint64 `protobuf:"varint,4,opt,name=config_stored,json=configStored,proto3" json:"config_stored,omitempty"`
 	// Why etcd counts as away; empty: it answers.
 	Away       string                 `protobuf:"bytes,5,opt,name=away,proto3" json:"away,omitempty"`
 	AnsweredAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=answered_at,json=answeredAt,proto3" json:"answered_at,omitempty"`
@@ -828,16 +847,16 @@ func (x *Etcd) GetEndpoints() []string {
 	return nil
 }
 
-func (x *Etcd) GetGeneration() uint64 {
+func (x *Etcd) GetConfig() uint64 {
 	if x != nil {
-		return x.Generation
+		return x.Config
 	}
 	return 0
 }
 
-func (x *Etcd) GetGenerationStored() uint64 {
+func (x *Etcd) GetConfigStored() uint64 {
 	if x != nil {
-		return x.GenerationStored
+		return x.ConfigStored
 	}
 	return 0
 }
@@ -1025,9 +1044,14 @@ type Service struct {
 	// Of a stateless service, and of no other.
 	Buckets *Buckets `protobuf:"bytes,12,opt,name=buckets,proto3" json:"buckets,omitempty"`
 	// Its set of pools, as Backend.group.
-	Group         string `protobuf:"bytes,13,opt,name=group,proto3" json:"group,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Group string `protobuf:"bytes,13,opt,name=group,proto3" json:"group,omitempty"`
+	// With counters: since the forwarder's start, and the connections that it tracks now.
+	Packets        *uint64 `protobuf:"varint,14,opt,name=packets,proto3,oneof" json:"packets,omitempty"`
+	Bytes          *uint64 `protobuf:"varint,15,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	NewConnections *uint64 `protobuf:"varint,16,opt,name=new_connections,json=newConnections,proto3,oneof" json:"new_connections,omitempty"`
+	Connections    *uint64 `protobuf:"varint,17,opt,name=connections,proto3,oneof" json:"connections,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -1149,6 +1173,34 @@ func (x *Service) GetGroup() string {
 		return x.Group
 	}
 	return ""
+}
+
+func (x *Service) GetPackets() uint64 {
+	if x != nil && x.Packets != nil {
+		return *x.Packets
+	}
+	return 0
+}
+
+func (x *Service) GetBytes() uint64 {
+	if x != nil && x.Bytes != nil {
+		return *x.Bytes
+	}
+	return 0
+}
+
+func (x *Service) GetNewConnections() uint64 {
+	if x != nil && x.NewConnections != nil {
+		return *x.NewConnections
+	}
+	return 0
+}
+
+func (x *Service) GetConnections() uint64 {
+	if x != nil && x.Connections != nil {
+		return *x.Connections
+	}
+	return 0
 }
 
 // Which backends have the buckets of a stateless service.
@@ -1613,8 +1665,12 @@ type Backend struct {
 	WeightPercent uint32 `protobuf:"varint,12,opt,name=weight_percent,json=weightPercent,proto3" json:"weight_percent,omitempty"`
 	// Kept down by damping, because it flapped.
 	Held bool `protobuf:"varint,13,opt,name=held,proto3" json:"held,omitempty"`
+	// With counters: since the forwarder's start; of several services' together.
+	Packets        *uint64 `protobuf:"varint,14,opt,name=packets,proto3,oneof" json:"packets,omitempty"`
+	Bytes          *uint64 `protobuf:"varint,15,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	NewConnections *uint64 `protobuf:"varint,16,opt,name=new_connections,json=newConnections,proto3,oneof" json:"new_connections,omitempty"`
 	// As its agent measures it; missing: that is not measured, or the agent is silent.
-	Answers       *Answers `protobuf:"bytes,14,opt,name=answers,proto3" json:"answers,omitempty"`
+	Answers       *Answers `protobuf:"bytes,17,opt,name=answers,proto3" json:"answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1740,6 +1796,27 @@ func (x *Backend) GetHeld() bool {
 	return false
 }
 
+func (x *Backend) GetPackets() uint64 {
+	if x != nil && x.Packets != nil {
+		return *x.Packets
+	}
+	return 0
+}
+
+func (x *Backend) GetBytes() uint64 {
+	if x != nil && x.Bytes != nil {
+		return *x.Bytes
+	}
+	return 0
+}
+
+func (x *Backend) GetNewConnections() uint64 {
+	if x != nil && x.NewConnections != nil {
+		return *x.NewConnections
+	}
+	return 0
+}
+
 func (x *Backend) GetAnswers() *Answers {
 	if x != nil {
 		return x.Answers
@@ -1848,6 +1925,7 @@ func (x *Answers) GetAcceptQueue() uint64 {
 type GetBackendRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	WithCounters  bool                   `protobuf:"varint,2,opt,name=with_counters,json=withCounters,proto3" json:"with_counters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1889,12 +1967,21 @@ func (x *GetBackendRequest) GetName() string {
 	return ""
 }
 
+func (x *GetBackendRequest) GetWithCounters() bool {
+	if x != nil {
+		return x.WithCounters
+	}
+	return false
+}
+
 type GetBackendResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As each set of pools uses it, in order of group.
 	Backends []*Backend `protobuf:"bytes,1,rep,name=backends,proto3" json:"backends,omitempty"`
 	// Of all its pools, in order of name.
-	Checks        []*BackendCheck `protobuf:"bytes,2,rep,name=checks,proto3" json:"checks,omitempty"`
+	Checks []*BackendCheck `protobuf:"bytes,2,rep,name=checks,proto3" json:"checks,omitempty"`
+	// As in a state.
+	NotCounted    string `protobuf:"bytes,3,opt,name=not_counted,json=notCounted,proto3" json:"not_counted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1941,6 +2028,13 @@ func (x *GetBackendResponse) GetChecks() []*BackendCheck {
 		return x.Checks
 	}
 	return nil
+}
+
+func (x *GetBackendResponse) GetNotCounted() string {
+	if x != nil {
+		return x.NotCounted
+	}
+	return ""
 }
 
 // A health check of one backend.
@@ -2096,8 +2190,8 @@ type Probe struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Passed bool                   `protobuf:"varint,1,opt,name=passed,proto3" json:"passed,omitempty"`
 	// What was answered, or why it failed.
-	Result  string               `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
-	Latency *durationpb.Duration `protobuf:"bytes,3,opt,name=latency,proto3" json:"latency,omitempty"`
+	Result         string  `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	LatencySeconds float64 `protobuf:"fixed64,7,opt,name=latency_seconds,json=latencySeconds,proto3" json:"latency_seconds,omitempty"`
 	// When its result came.
 	At *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
 	// What will make probes fail later; empty: nothing known.
@@ -2152,11 +2246,11 @@ func (x *Probe) GetResult() string {
 	return ""
 }
 
-func (x *Probe) GetLatency() *durationpb.Duration {
+func (x *Probe) GetLatencySeconds() float64 {
 	if x != nil {
-		return x.Latency
+		return x.LatencySeconds
 	}
-	return nil
+	return 0
 }
 
 func (x *Probe) GetAt() *timestamppb.Timestamp {
@@ -3013,14 +3107,14 @@ type PlanConfigResponse struct {
 	UntrackedTableFull uint64 `protobuf:"varint,8,opt,name=untracked_table_full,json=untrackedTableFull,proto3" json:"untracked_table_full,omitempty"`
 	UntrackedQuota     uint64 `protobuf:"varint,9,opt,name=untracked_quota,json=untrackedQuota,proto3" json:"untracked_quota,omitempty"`
 	// Established BGP sessions that end, in the config's order.
-	Sessions []*SessionChange `protobuf:"bytes,10,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	BgpSessions []*SessionChange `protobuf:"bytes,10,rep,name=bgp_sessions,json=bgpSessions,proto3" json:"bgp_sessions,omitempty"`
 	// The config means something else than the one that runs.
 	Changed bool `protobuf:"varint,13,opt,name=changed,proto3" json:"changed,omitempty"`
 	// No session that is established goes on: all routes go, and clients reach other
 	// machines, until one has begun.
-	LastSessionEnds bool `protobuf:"varint,11,opt,name=last_session_ends,json=lastSessionEnds,proto3" json:"last_session_ends,omitempty"`
+	LastBgpSessionEnds bool `protobuf:"varint,11,opt,name=last_bgp_session_ends,json=lastBgpSessionEnds,proto3" json:"last_bgp_session_ends,omitempty"`
 	// The probes that this config adds, each tried once from this machine.
-	Probes        *TriedProbes `protobuf:"bytes,12,opt,name=probes,proto3" json:"probes,omitempty"`
+	NewProbes     *TriedProbes `protobuf:"bytes,12,opt,name=new_probes,json=newProbes,proto3" json:"new_probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3118,9 +3212,9 @@ func (x *PlanConfigResponse) GetUntrackedQuota() uint64 {
 	return 0
 }
 
-func (x *PlanConfigResponse) GetSessions() []*SessionChange {
+func (x *PlanConfigResponse) GetBgpSessions() []*SessionChange {
 	if x != nil {
-		return x.Sessions
+		return x.BgpSessions
 	}
 	return nil
 }
@@ -3132,16 +3226,16 @@ func (x *PlanConfigResponse) GetChanged() bool {
 	return false
 }
 
-func (x *PlanConfigResponse) GetLastSessionEnds() bool {
+func (x *PlanConfigResponse) GetLastBgpSessionEnds() bool {
 	if x != nil {
-		return x.LastSessionEnds
+		return x.LastBgpSessionEnds
 	}
 	return false
 }
 
-func (x *PlanConfigResponse) GetProbes() *TriedProbes {
+func (x *PlanConfigResponse) GetNewProbes() *TriedProbes {
 	if x != nil {
-		return x.Probes
+		return x.NewProbes
 	}
 	return nil
 }
@@ -3501,9 +3595,9 @@ type ServiceChange struct {
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	// Of the Maglev table: how many there are, how many change, and how many of
 	// these are between backends that stay.
-	Entries        uint32 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
-	EntriesChanged uint32 `protobuf:"varint,3,opt,name=entries_changed,json=entriesChanged,proto3" json:"entries_changed,omitempty"`
-	EntriesMoved   uint32 `protobuf:"varint,4,opt,name=entries_moved,json=entriesMoved,proto3" json:"entries_moved,omitempty"`
+	TableEntries        uint32 `protobuf:"varint,2,opt,name=table_entries,json=tableEntries,proto3" json:"table_entries,omitempty"`
+	TableEntriesChanged uint32 `protobuf:"varint,3,opt,name=table_entries_changed,json=tableEntriesChanged,proto3" json:"table_entries_changed,omitempty"`
+	TableEntriesMoved   uint32 `protobuf:"varint,4,opt,name=table_entries_moved,json=tableEntriesMoved,proto3" json:"table_entries_moved,omitempty"`
 	// In order of name; none if the table does not change, or where `shares_as` has a
 	// name.
 	Backends []*ShareChange `protobuf:"bytes,5,rep,name=backends,proto3" json:"backends,omitempty"`
@@ -3555,23 +3649,23 @@ func (x *ServiceChange) GetService() string {
 	return ""
 }
 
-func (x *ServiceChange) GetEntries() uint32 {
+func (x *ServiceChange) GetTableEntries() uint32 {
 	if x != nil {
-		return x.Entries
+		return x.TableEntries
 	}
 	return 0
 }
 
-func (x *ServiceChange) GetEntriesChanged() uint32 {
+func (x *ServiceChange) GetTableEntriesChanged() uint32 {
 	if x != nil {
-		return x.EntriesChanged
+		return x.TableEntriesChanged
 	}
 	return 0
 }
 
-func (x *ServiceChange) GetEntriesMoved() uint32 {
+func (x *ServiceChange) GetTableEntriesMoved() uint32 {
 	if x != nil {
-		return x.EntriesMoved
+		return x.TableEntriesMoved
 	}
 	return 0
 }
@@ -3615,8 +3709,8 @@ type ShareChange struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Backend string                 `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`
 	// Shares of new connections, 0 to 1.
-	Before        float64 `protobuf:"fixed64,2,opt,name=before,proto3" json:"before,omitempty"`
-	After         float64 `protobuf:"fixed64,3,opt,name=after,proto3" json:"after,omitempty"`
+	ShareBefore   float64 `protobuf:"fixed64,2,opt,name=share_before,json=shareBefore,proto3" json:"share_before,omitempty"`
+	ShareAfter    float64 `protobuf:"fixed64,3,opt,name=share_after,json=shareAfter,proto3" json:"share_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3658,16 +3752,16 @@ func (x *ShareChange) GetBackend() string {
 	return ""
 }
 
-func (x *ShareChange) GetBefore() float64 {
+func (x *ShareChange) GetShareBefore() float64 {
 	if x != nil {
-		return x.Before
+		return x.ShareBefore
 	}
 	return 0
 }
 
-func (x *ShareChange) GetAfter() float64 {
+func (x *ShareChange) GetShareAfter() float64 {
 	if x != nil {
-		return x.After
+		return x.ShareAfter
 	}
 	return 0
 }
@@ -5052,8 +5146,11 @@ type Rates struct {
 	Dropped []*DropRate `protobuf:"bytes,15,rep,name=dropped,proto3" json:"dropped,omitempty"`
 	// The threads that forward, in order of name.
 	Workers []*WorkerLoad `protobuf:"bytes,16,rep,name=workers,proto3" json:"workers,omitempty"`
-	// Whose rates these are.
-	Machine       string `protobuf:"bytes,17,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Whose rates these are; empty: sums of a fleet.
+	Machine string `protobuf:"bytes,17,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Of a fleet, which `guideway top` sums up: those of each machine without services and
+	// backends, or its problem.
+	Machines      []*Rates `protobuf:"bytes,18,rep,name=machines,proto3" json:"machines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5205,6 +5302,13 @@ func (x *Rates) GetMachine() string {
 		return x.Machine
 	}
 	return ""
+}
+
+func (x *Rates) GetMachines() []*Rates {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
 }
 
 type Rate struct {
@@ -5518,9 +5622,10 @@ var File_guideway_controller_v1_controller_proto protoreflect.FileDescriptor
 
 const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
-	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dguideway/fleet/v1/fleet.proto\x1a%guideway/forwarder/v1/forwarder.proto\x1a!guideway/speaker/v1/speaker.proto\"<\n" +
+	"'guideway/controller/v1/controller.proto\x12\x16guideway.controller.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dguideway/fleet/v1/fleet.proto\x1a%guideway/forwarder/v1/forwarder.proto\x1a!guideway/speaker/v1/speaker.proto\"a\n" +
 	"\x0fGetStateRequest\x12)\n" +
-	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\"\xb4\a\n" +
+	"\x10without_backends\x18\x01 \x01(\bR\x0fwithoutBackends\x12#\n" +
+	"\rwith_counters\x18\x02 \x01(\bR\fwithCounters\"\xd5\a\n" +
 	"\x10GetStateResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x129\n" +
 	"\amachine\x18\x02 \x01(\v2\x1f.guideway.controller.v1.MachineR\amachine\x126\n" +
@@ -5541,9 +5646,11 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"vrrpCounts\x12K\n" +
 	"\x0emember_sources\x18\x10 \x03(\v2$.guideway.controller.v1.MemberSourceR\rmemberSources\x12?\n" +
 	"\vvrrp_probes\x18\x11 \x03(\v2\x1e.guideway.speaker.v1.VrrpProbeR\n" +
-	"vrrpProbes\"\xa6\x03\n" +
+	"vrrpProbes\x12\x1f\n" +
+	"\vnot_counted\x18\x12 \x01(\tR\n" +
+	"notCounted\"\xa6\x03\n" +
 	"\fMemberSource\x12\x12\n" +
-	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
 	"\bbackends\x18\x03 \x01(\rR\bbackends\x12\x18\n" +
 	"\aleaving\x18\x04 \x01(\rR\aleaving\x12=\n" +
@@ -5586,14 +5693,12 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12\x16\n" +
 	"\x06source\x18\x06 \x01(\tR\x06source\x12\x19\n" +
 	"\bnot_kept\x18\a \x01(\tR\anotKept\x120\n" +
-	"\x04etcd\x18\b \x01(\v2\x1c.guideway.controller.v1.EtcdR\x04etcd\"\x86\x03\n" +
+	"\x04etcd\x18\b \x01(\v2\x1c.guideway.controller.v1.EtcdR\x04etcd\"\xf6\x02\n" +
 	"\x04Etcd\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1c\n" +
-	"\tendpoints\x18\x02 \x03(\tR\tendpoints\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x03 \x01(\x04R\n" +
-	"generation\x12+\n" +
-	"\x11generation_stored\x18\x04 \x01(\x04R\x10generationStored\x12\x12\n" +
+	"\tendpoints\x18\x02 \x03(\tR\tendpoints\x12\x16\n" +
+	"\x06config\x18\x03 \x01(\x04R\x06config\x12#\n" +
+	"\rconfig_stored\x18\x04 \x01(\x04R\fconfigStored\x12\x12\n" +
 	"\x04away\x18\x05 \x01(\tR\x04away\x12;\n" +
 	"\vanswered_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"answeredAt\x12\x16\n" +
@@ -5612,7 +5717,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x12generation_running\x18\x06 \x01(\x04R\x11generationRunning\x12\x18\n" +
 	"\arefusal\x18\a \x01(\tR\arefusal\x12)\n" +
 	"\x10restart_required\x18\b \x01(\tR\x0frestartRequired\x12\x1a\n" +
-	"\bwarnings\x18\t \x03(\tR\bwarnings\"\xa3\x03\n" +
+	"\bwarnings\x18\t \x03(\tR\bwarnings\"\xec\x04\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04vips\x18\x02 \x03(\tR\x04vips\x12\x14\n" +
@@ -5627,7 +5732,16 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	" \x01(\rR\vbackendsMin\x123\n" +
 	"\x05drain\x18\v \x01(\v2\x1d.guideway.controller.v1.DrainR\x05drain\x129\n" +
 	"\abuckets\x18\f \x01(\v2\x1f.guideway.controller.v1.BucketsR\abuckets\x12\x14\n" +
-	"\x05group\x18\r \x01(\tR\x05group\"\xc1\x03\n" +
+	"\x05group\x18\r \x01(\tR\x05group\x12\x1d\n" +
+	"\apackets\x18\x0e \x01(\x04H\x00R\apackets\x88\x01\x01\x12\x19\n" +
+	"\x05bytes\x18\x0f \x01(\x04H\x01R\x05bytes\x88\x01\x01\x12,\n" +
+	"\x0fnew_connections\x18\x10 \x01(\x04H\x02R\x0enewConnections\x88\x01\x01\x12%\n" +
+	"\vconnections\x18\x11 \x01(\x04H\x03R\vconnections\x88\x01\x01B\n" +
+	"\n" +
+	"\b_packetsB\b\n" +
+	"\x06_bytesB\x12\n" +
+	"\x10_new_connectionsB\x0e\n" +
+	"\f_connections\"\xc1\x03\n" +
 	"\aBuckets\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x12\x1e\n" +
 	"\n" +
@@ -5671,7 +5785,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\vconnections\x18\x06 \x01(\x04H\x00R\vconnections\x88\x01\x01\x129\n" +
 	"\n" +
 	"counted_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcountedAtB\x0e\n" +
-	"\f_connections\"\xa7\x03\n" +
+	"\f_connections\"\xb9\x04\n" +
 	"\aBackend\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -5688,8 +5802,15 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	" \x01(\tR\x05group\x12\x1a\n" +
 	"\bservices\x18\v \x01(\rR\bservices\x12%\n" +
 	"\x0eweight_percent\x18\f \x01(\rR\rweightPercent\x12\x12\n" +
-	"\x04held\x18\r \x01(\bR\x04held\x129\n" +
-	"\aanswers\x18\x0e \x01(\v2\x1f.guideway.controller.v1.AnswersR\aanswers\"\xf0\x01\n" +
+	"\x04held\x18\r \x01(\bR\x04held\x12\x1d\n" +
+	"\apackets\x18\x0e \x01(\x04H\x00R\apackets\x88\x01\x01\x12\x19\n" +
+	"\x05bytes\x18\x0f \x01(\x04H\x01R\x05bytes\x88\x01\x01\x12,\n" +
+	"\x0fnew_connections\x18\x10 \x01(\x04H\x02R\x0enewConnections\x88\x01\x01\x129\n" +
+	"\aanswers\x18\x11 \x01(\v2\x1f.guideway.controller.v1.AnswersR\aanswersB\n" +
+	"\n" +
+	"\b_packetsB\b\n" +
+	"\x06_bytesB\x12\n" +
+	"\x10_new_connections\"\xf0\x01\n" +
 	"\aAnswers\x12\x1a\n" +
 	"\bmeasured\x18\x01 \x01(\x04R\bmeasured\x12+\n" +
 	"\x03p50\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03p50\x12+\n" +
@@ -5697,12 +5818,15 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x04open\x18\x04 \x01(\x01R\x04open\x12\x16\n" +
 	"\x06resets\x18\x05 \x01(\x04R\x06resets\x12 \n" +
 	"\vconnections\x18\x06 \x01(\x04R\vconnections\x12!\n" +
-	"\faccept_queue\x18\a \x01(\x04R\vacceptQueue\"'\n" +
+	"\faccept_queue\x18\a \x01(\x04R\vacceptQueue\"L\n" +
 	"\x11GetBackendRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x8f\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
+	"\rwith_counters\x18\x02 \x01(\bR\fwithCounters\"\xb0\x01\n" +
 	"\x12GetBackendResponse\x12;\n" +
 	"\bbackends\x18\x01 \x03(\v2\x1f.guideway.controller.v1.BackendR\bbackends\x12<\n" +
-	"\x06checks\x18\x02 \x03(\v2$.guideway.controller.v1.BackendCheckR\x06checks\"\xb1\x03\n" +
+	"\x06checks\x18\x02 \x03(\v2$.guideway.controller.v1.BackendCheckR\x06checks\x12\x1f\n" +
+	"\vnot_counted\x18\x03 \x01(\tR\n" +
+	"notCounted\"\xb1\x03\n" +
 	"\fBackendCheck\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -5717,14 +5841,14 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	" \x01(\tR\averdict\x120\n" +
 	"\x05since\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12$\n" +
 	"\rcontradicting\x18\f \x01(\rR\rcontradicting\x121\n" +
-	"\x04last\x18\r \x01(\v2\x1d.guideway.controller.v1.ProbeR\x04last\"\xff\x01\n" +
+	"\x04last\x18\r \x01(\v2\x1d.guideway.controller.v1.ProbeR\x04last\"\xf9\x01\n" +
 	"\x05Probe\x12\x16\n" +
 	"\x06passed\x18\x01 \x01(\bR\x06passed\x12\x16\n" +
-	"\x06result\x18\x02 \x01(\tR\x06result\x123\n" +
-	"\alatency\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\alatency\x12*\n" +
+	"\x06result\x18\x02 \x01(\tR\x06result\x12'\n" +
+	"\x0flatency_seconds\x18\a \x01(\x01R\x0elatencySeconds\x12*\n" +
 	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\awarning\x18\x05 \x01(\tR\awarning\x12K\n" +
-	"\x13certificate_expires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x12certificateExpires\"\x8d\x02\n" +
+	"\x13certificate_expires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x12certificateExpiresJ\x04\b\x03\x10\x04\"\x8d\x02\n" +
 	"\x05Route\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x19\n" +
 	"\bnext_hop\x18\x02 \x01(\tR\anextHop\x12\x1c\n" +
@@ -5780,7 +5904,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"S\n" +
 	"\x11PlanConfigRequest\x128\n" +
-	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigFileR\x05filesJ\x04\b\x01\x10\x02\"\xfb\x04\n" +
+	"\x05files\x18\x02 \x03(\v2\".guideway.controller.v1.ConfigFileR\x05filesJ\x04\b\x01\x10\x02\"\x90\x05\n" +
 	"\x12PlanConfigResponse\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12>\n" +
 	"\achanges\x18\x02 \x03(\v2$.guideway.controller.v1.ConfigChangeR\achanges\x12A\n" +
@@ -5790,12 +5914,13 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x10restart_required\x18\x06 \x01(\tR\x0frestartRequired\x12%\n" +
 	"\x0eassumed_active\x18\a \x03(\tR\rassumedActive\x120\n" +
 	"\x14untracked_table_full\x18\b \x01(\x04R\x12untrackedTableFull\x12'\n" +
-	"\x0funtracked_quota\x18\t \x01(\x04R\x0euntrackedQuota\x12A\n" +
-	"\bsessions\x18\n" +
-	" \x03(\v2%.guideway.controller.v1.SessionChangeR\bsessions\x12\x18\n" +
-	"\achanged\x18\r \x01(\bR\achanged\x12*\n" +
-	"\x11last_session_ends\x18\v \x01(\bR\x0flastSessionEnds\x12;\n" +
-	"\x06probes\x18\f \x01(\v2#.guideway.controller.v1.TriedProbesR\x06probes\"\xa3\x01\n" +
+	"\x0funtracked_quota\x18\t \x01(\x04R\x0euntrackedQuota\x12H\n" +
+	"\fbgp_sessions\x18\n" +
+	" \x03(\v2%.guideway.controller.v1.SessionChangeR\vbgpSessions\x12\x18\n" +
+	"\achanged\x18\r \x01(\bR\achanged\x121\n" +
+	"\x15last_bgp_session_ends\x18\v \x01(\bR\x12lastBgpSessionEnds\x12B\n" +
+	"\n" +
+	"new_probes\x18\f \x01(\v2#.guideway.controller.v1.TriedProbesR\tnewProbes\"\xa3\x01\n" +
 	"\vTriedProbes\x12\x16\n" +
 	"\x06passed\x18\x01 \x01(\rR\x06passed\x12;\n" +
 	"\x06failed\x18\x02 \x03(\v2#.guideway.controller.v1.FailedProbeR\x06failed\x12\x18\n" +
@@ -5820,21 +5945,22 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\vFieldChange\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\tR\x05after\"\xb8\x03\n" +
+	"\x05after\x18\x03 \x01(\tR\x05after\"\xd9\x03\n" +
 	"\rServiceChange\x12\x18\n" +
-	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
-	"\aentries\x18\x02 \x01(\rR\aentries\x12'\n" +
-	"\x0fentries_changed\x18\x03 \x01(\rR\x0eentriesChanged\x12#\n" +
-	"\rentries_moved\x18\x04 \x01(\rR\fentriesMoved\x12?\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12#\n" +
+	"\rtable_entries\x18\x02 \x01(\rR\ftableEntries\x122\n" +
+	"\x15table_entries_changed\x18\x03 \x01(\rR\x13tableEntriesChanged\x12.\n" +
+	"\x13table_entries_moved\x18\x04 \x01(\rR\x11tableEntriesMoved\x12?\n" +
 	"\bbackends\x18\x05 \x03(\v2#.guideway.controller.v1.ShareChangeR\bbackends\x12J\n" +
 	"\vestablished\x18\x06 \x01(\v2(.guideway.controller.v1.ConnectionChangeR\vestablished\x12V\n" +
 	"\x12opening_or_closing\x18\a \x01(\v2(.guideway.controller.v1.ConnectionChangeR\x10openingOrClosing\x12#\n" +
 	"\rquota_reached\x18\b \x01(\bR\fquotaReached\x12\x1b\n" +
-	"\tshares_as\x18\t \x01(\tR\bsharesAs\"U\n" +
+	"\tshares_as\x18\t \x01(\tR\bsharesAs\"k\n" +
 	"\vShareChange\x12\x18\n" +
-	"\abackend\x18\x01 \x01(\tR\abackend\x12\x16\n" +
-	"\x06before\x18\x02 \x01(\x01R\x06before\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\x01R\x05after\"z\n" +
+	"\abackend\x18\x01 \x01(\tR\abackend\x12!\n" +
+	"\fshare_before\x18\x02 \x01(\x01R\vshareBefore\x12\x1f\n" +
+	"\vshare_after\x18\x03 \x01(\x01R\n" +
+	"shareAfter\"z\n" +
 	"\x10ConnectionChange\x12\x18\n" +
 	"\astaying\x18\x01 \x01(\x04R\astaying\x12\x16\n" +
 	"\x06moving\x18\x02 \x01(\x04R\x06moving\x12\x1a\n" +
@@ -5937,7 +6063,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\x11WatchRatesRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\rR\x05limit\x12\x12\n" +
 	"\x04sort\x18\x02 \x01(\tR\x04sort\x12\x16\n" +
-	"\x06filter\x18\x03 \x01(\tR\x06filter\"\xfe\x04\n" +
+	"\x06filter\x18\x03 \x01(\tR\x06filter\"\xb9\x05\n" +
 	"\x05Rates\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\aseconds\x18\x02 \x01(\x01R\aseconds\x12\x18\n" +
@@ -5958,7 +6084,8 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\rbackends_busy\x18\x0e \x01(\rR\fbackendsBusy\x12:\n" +
 	"\adropped\x18\x0f \x03(\v2 .guideway.controller.v1.DropRateR\adropped\x12<\n" +
 	"\aworkers\x18\x10 \x03(\v2\".guideway.controller.v1.WorkerLoadR\aworkers\x12\x18\n" +
-	"\amachine\x18\x11 \x01(\tR\amachine\"\x93\x01\n" +
+	"\amachine\x18\x11 \x01(\tR\amachine\x129\n" +
+	"\bmachines\x18\x12 \x03(\v2\x1d.guideway.controller.v1.RatesR\bmachines\"\x93\x01\n" +
 	"\x04Rate\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
 	"\abackend\x18\x02 \x01(\tR\abackend\x12\x18\n" +
@@ -6148,47 +6275,47 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	72,  // 42: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
 	70,  // 43: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
 	20,  // 44: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	72,  // 45: guideway.controller.v1.Probe.latency:type_name -> google.protobuf.Duration
-	70,  // 46: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	70,  // 47: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	70,  // 48: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	70,  // 49: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	70,  // 50: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	72,  // 51: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	72,  // 52: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	32,  // 53: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	38,  // 54: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	40,  // 55: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	43,  // 56: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	37,  // 57: guideway.controller.v1.PlanConfigResponse.sessions:type_name -> guideway.controller.v1.SessionChange
-	35,  // 58: guideway.controller.v1.PlanConfigResponse.probes:type_name -> guideway.controller.v1.TriedProbes
-	36,  // 59: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
-	39,  // 60: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	41,  // 61: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	42,  // 62: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	42,  // 63: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	32,  // 64: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	46,  // 65: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	32,  // 66: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	46,  // 67: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	51,  // 68: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	70,  // 69: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	51,  // 70: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	32,  // 71: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
-	56,  // 72: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	70,  // 73: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	71,  // 74: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	73,  // 75: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	70,  // 76: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	70,  // 77: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
-	59,  // 78: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
-	70,  // 79: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
-	70,  // 80: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
-	70,  // 81: guideway.controller.v1.Rates.time:type_name -> google.protobuf.Timestamp
-	62,  // 82: guideway.controller.v1.Rates.services:type_name -> guideway.controller.v1.Rate
-	62,  // 83: guideway.controller.v1.Rates.backends:type_name -> guideway.controller.v1.Rate
-	63,  // 84: guideway.controller.v1.Rates.dropped:type_name -> guideway.controller.v1.DropRate
-	64,  // 85: guideway.controller.v1.Rates.workers:type_name -> guideway.controller.v1.WorkerLoad
+	70,  // 45: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	70,  // 46: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	70,  // 47: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	70,  // 48: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	70,  // 49: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	72,  // 50: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	72,  // 51: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	32,  // 52: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	38,  // 53: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	40,  // 54: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	43,  // 55: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	37,  // 56: guideway.controller.v1.PlanConfigResponse.bgp_sessions:type_name -> guideway.controller.v1.SessionChange
+	35,  // 57: guideway.controller.v1.PlanConfigResponse.new_probes:type_name -> guideway.controller.v1.TriedProbes
+	36,  // 58: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
+	39,  // 59: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	41,  // 60: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	42,  // 61: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	42,  // 62: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	32,  // 63: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	46,  // 64: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	32,  // 65: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	46,  // 66: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	51,  // 67: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	70,  // 68: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	51,  // 69: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	32,  // 70: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
+	56,  // 71: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	70,  // 72: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	71,  // 73: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	73,  // 74: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	70,  // 75: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	70,  // 76: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	59,  // 77: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
+	70,  // 78: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
+	70,  // 79: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
+	70,  // 80: guideway.controller.v1.Rates.time:type_name -> google.protobuf.Timestamp
+	62,  // 81: guideway.controller.v1.Rates.services:type_name -> guideway.controller.v1.Rate
+	62,  // 82: guideway.controller.v1.Rates.backends:type_name -> guideway.controller.v1.Rate
+	63,  // 83: guideway.controller.v1.Rates.dropped:type_name -> guideway.controller.v1.DropRate
+	64,  // 84: guideway.controller.v1.Rates.workers:type_name -> guideway.controller.v1.WorkerLoad
+	61,  // 85: guideway.controller.v1.Rates.machines:type_name -> guideway.controller.v1.Rates
 	0,   // 86: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
 	17,  // 87: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
 	24,  // 88: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
@@ -6240,7 +6367,9 @@ func file_guideway_controller_v1_controller_proto_init() {
 		return
 	}
 	file_guideway_controller_v1_controller_proto_msgTypes[5].OneofWrappers = []any{}
+	file_guideway_controller_v1_controller_proto_msgTypes[9].OneofWrappers = []any{}
 	file_guideway_controller_v1_controller_proto_msgTypes[14].OneofWrappers = []any{}
+	file_guideway_controller_v1_controller_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

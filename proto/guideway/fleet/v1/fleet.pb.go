@@ -498,8 +498,8 @@ type Machine struct {
 	ForwarderVersion string `protobuf:"bytes,5,opt,name=forwarder_version,json=forwarderVersion,proto3" json:"forwarder_version,omitempty"`
 	SpeakerVersion   string `protobuf:"bytes,6,opt,name=speaker_version,json=speakerVersion,proto3" json:"speaker_version,omitempty"`
 	// Number of the config in use: from etcd one for all machines, from files each
-	// machine's own. 0: none.
-	Generation uint64 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
+	// machine's own. 0: none. In etcd its name is that of Current.
+	Config uint64 `protobuf:"varint,7,opt,name=config,json=generation,proto3" json:"config,omitempty"`
 	// Of what decides on flows in that config: equal on all machines of a shard
 	// that use one generation, whatever the health of backends.
 	ConfiguredFingerprint string `protobuf:"bytes,8,opt,name=configured_fingerprint,json=configuredFingerprint,proto3" json:"configured_fingerprint,omitempty"`
@@ -610,9 +610,9 @@ func (x *Machine) GetSpeakerVersion() string {
 	return ""
 }
 
-func (x *Machine) GetGeneration() uint64 {
+func (x *Machine) GetConfig() uint64 {
 	if x != nil {
-		return x.Generation
+		return x.Config
 	}
 	return 0
 }
@@ -914,16 +914,15 @@ const file_guideway_fleet_v1_fleet_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x18\n" +
 	"\arefusal\x18\x02 \x01(\tR\arefusal\x12\x1f\n" +
 	"\vnot_checked\x18\x03 \x01(\tR\n" +
-	"notChecked\"\xe3\x06\n" +
+	"notChecked\"\xdf\x06\n" +
 	"\aMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x14\n" +
 	"\x05shard\x18\x03 \x01(\tR\x05shard\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\tR\aversion\x12+\n" +
 	"\x11forwarder_version\x18\x05 \x01(\tR\x10forwarderVersion\x12'\n" +
-	"\x0fspeaker_version\x18\x06 \x01(\tR\x0espeakerVersion\x12\x1e\n" +
-	"\n" +
-	"generation\x18\a \x01(\x04R\n" +
+	"\x0fspeaker_version\x18\x06 \x01(\tR\x0espeakerVersion\x12\x1a\n" +
+	"\x06config\x18\a \x01(\x04R\n" +
 	"generation\x125\n" +
 	"\x16configured_fingerprint\x18\b \x01(\tR\x15configuredFingerprint\x12)\n" +
 	"\x10live_fingerprint\x18\t \x01(\tR\x0fliveFingerprint\x12\x14\n" +
