@@ -57,8 +57,25 @@ func showBackend(ctx context.Context, m machine.Machine, name string, stdout, st
 	if err := listBackends(response.Backends).Print(stdout, format); err != nil {
 		return err
 	}
+	if text := answersText(response.Backends); text != "" {
+		fmt.Fprintf(stdout, "\nits agent measured in the latest minute: %s\n", text)
+	}
 	fmt.Fprintln(stdout)
 	return listChecks(response.Checks).Print(stdout, format)
+}
+
+// answersText of a backend, which is the same as each set of pools uses it; empty: they are not
+// measured.
+func answersText(backends []*controllerv1.Backend) string {
+	if len(backends) == 0 || backends[0].Answers == nil {
+		return ""
+	}
+	a := backends[0].Answers
+	times := "no answers"
+	if a.Measured > 0 {
+		times = fmt.Sprintf("%d answers, half within %s, 99 %% within %s", a.Measured, within(a.GetP50Seconds()), within(a.GetP99Seconds()))
+	}
+	return fmt.Sprintf("%s; %s requests open at once, %d connections, %d not accepted yet, %d RSTs", times, open(a), a.Connections, a.AcceptQueue, a.Resets)
 }
 
 func listChecks(checks []*controllerv1.BackendCheck) output.Listing {

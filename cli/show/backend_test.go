@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/guideway/guideway/cli/clitest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
@@ -72,5 +73,22 @@ func Test_a_service_on_its_backup_pools_says_so(t *testing.T) {
 	s := &controllerv1.Service{Name: "web", BackendsActive: 2, Backends: 5, Pools: []string{"web"}, BackupPools: []string{"spare", "far"}, OnBackup: true}
 	if backendsText(s) != "2/5 (backup)" || poolsText(s) != "web (backup: spare,far)" {
 		t.Errorf("%q, %q", backendsText(s), poolsText(s))
+	}
+}
+
+func Test_how_a_backend_answers_is_a_sentence(t *testing.T) {
+	backend := &controllerv1.Backend{}
+	if got := answersText([]*controllerv1.Backend{backend}); got != "" {
+		t.Errorf("not measured: %q", got)
+	}
+	backend.Answers = &controllerv1.Answers{Open: 1.25, Connections: 212, AcceptQueue: 3, Resets: 2}
+	want := "no answers; 1.2 requests open at once, 212 connections, 3 not accepted yet, 2 RSTs"
+	if got := answersText([]*controllerv1.Backend{backend}); got != want {
+		t.Errorf("%q", got)
+	}
+	backend.Answers.Measured, backend.Answers.P50Seconds, backend.Answers.P99Seconds = 900, proto.Float64(0.0012), proto.Float64(0.0143)
+	want = "900 answers, half within 1.2ms, 99 % within 14.3ms; 1.2 requests open at once, 212 connections, 3 not accepted yet, 2 RSTs"
+	if got := answersText([]*controllerv1.Backend{backend, backend}); got != want {
+		t.Errorf("%q", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/guideway/guideway/cli/machine"
 	"github.com/guideway/guideway/cli/output"
@@ -24,7 +25,7 @@ func listBackends(backends []*controllerv1.Backend) output.Listing {
 	found := output.Listing{
 		Value:     plainjson.List(backends),
 		IsTrouble: func(row int) bool { return isTrouble(backends[row]) },
-		Header:    []string{"SERVICE", "BACKEND", "ADDRESS", "WEIGHT", "STATE", "SINCE", "REASON", "PACKETS", "BYTES", "NEW CONNECTIONS", "POOLS"},
+		Header:    []string{"SERVICE", "BACKEND", "ADDRESS", "WEIGHT", "STATE", "SINCE", "REASON", "PACKETS", "BYTES", "NEW CONNECTIONS", "99 % WITHIN", "OPEN", "POOLS"},
 		WideFrom:  8, Named: 2, Counters: []output.Counter{{Name: "packets", Column: 7}, {Name: "bytes", Column: 8}, {Name: "new_connections", Column: 9}},
 		None: "no backends",
 	}
@@ -35,10 +36,26 @@ func listBackends(backends []*controllerv1.Backend) output.Listing {
 		}
 		found.Rows = append(found.Rows, []string{
 			servicesText(b), b.Name, b.Address, fmt.Sprint(b.Weight), b.State, output.Ago(b.Since), output.Dash(reason),
-			number(b.Packets), number(b.Bytes), number(b.NewConnections), output.Dash(strings.Join(b.Pools, ",")),
+			number(b.Packets), number(b.Bytes), number(b.NewConnections), within(b.Answers.GetP99Seconds()), open(b.Answers), output.Dash(strings.Join(b.Pools, ",")),
 		})
 	}
 	return found
+}
+
+// within which time backends answer; "-": that is not known.
+func within(seconds float64) string {
+	if seconds == 0 {
+		return "-"
+	}
+	return time.Duration(seconds * float64(time.Second)).Round(10 * time.Microsecond).String()
+}
+
+// open requests, on average.
+func open(a *controllerv1.Answers) string {
+	if a == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", a.Open)
 }
 
 func isTrouble(b *controllerv1.Backend) bool {

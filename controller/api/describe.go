@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -86,7 +87,7 @@ func describeAnswers(a *brain.Answers) *controllerv1.Answers {
 		Measured: a.Measured, Open: a.Open, Resets: a.Resets, Connections: a.Connections, AcceptQueue: a.AcceptQueue,
 	}
 	if a.Measured > 0 {
-		described.P50, described.P99 = durationpb.New(a.P50), durationpb.New(a.P99)
+		described.P50Seconds, described.P99Seconds = proto.Float64(a.P50.Seconds()), proto.Float64(a.P99.Seconds())
 	}
 	return described
 }

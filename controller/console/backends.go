@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
@@ -50,7 +51,7 @@ func (b *builder) backends() (*content, error) {
 }
 
 func (b *builder) backendsTable(chosen []*controllerv1.Backend) *table {
-	t := &table{ID: "backends", Title: "Backends", Head: heads("Backend", "Address", "Services", "#Weight", "State", "Since", "Reason", "#Packets/s", "#Bytes", "#New connections/s"), None: "none"}
+	t := &table{ID: "backends", Title: "Backends", Head: heads("Backend", "Address", "Services", "#Weight", "State", "Since", "Reason", "#Packets/s", "#Bytes", "#New connections/s", "#99 % within", "#Open requests"), None: "none"}
 	for _, backend := range chosen {
 		of := plain(count(backend.Services) + " of pools " + strings.Join(backend.Pools, ", "))
 		if backend.Service != "" {
@@ -66,9 +67,21 @@ func (b *builder) backendsTable(chosen []*controllerv1.Backend) *table {
 		}
 		t.Rows = append(t.Rows, row{backendKey(backend), slices.Concat([]cell{
 			plain(backend.Name), plain(backend.Address), of, styled(weight, number), styled(backend.State, backendClass(backend.State)), since(backend.Since), reason,
-		}, rateCells(b.view.rateOf(backend)))})
+		}, rateCells(b.view.rateOf(backend)), answerCells(backend.Answers))})
 	}
 	return t
+}
+
+// answerCells of a backend; dashes: its agent measures nothing.
+func answerCells(a *controllerv1.Answers) []cell {
+	if a == nil {
+		return []cell{styled("–", number), styled("–", number)}
+	}
+	within := "–"
+	if a.Measured > 0 {
+		within = time.Duration(a.GetP99Seconds() * float64(time.Second)).Round(10 * time.Microsecond).String()
+	}
+	return []cell{styled(within, number), styled(fmt.Sprintf("%.1f", a.Open), number)}
 }
 
 func (b *builder) moves() (*content, error) {

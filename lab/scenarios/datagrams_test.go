@@ -177,6 +177,18 @@ func TestAgentsMeasureHowLongClientsWait(t *testing.T) {
 			t.Errorf("%s: measured %v, answered %v", vip, measured, answered)
 		}
 	}
+	eventually(t, 30*time.Second, "the controller has what agents measure", func() error {
+		shown, err := shownBackends(t, running)
+		if err != nil {
+			return err
+		}
+		for _, b := range shown {
+			if b.Answers.GetMeasured() == 0 || b.Answers.GetP99Seconds() <= 0 {
+				return fmt.Errorf("%s of %s%s: %v", b.Name, b.Service, b.Group, b.Answers)
+			}
+		}
+		return nil
+	})
 }
 
 // The lab's backends are as backends should be: doctor finds nothing on any of them.

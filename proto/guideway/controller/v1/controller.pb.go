@@ -1830,8 +1830,8 @@ type Answers struct {
 	// Answers that were measured.
 	Measured uint64 `protobuf:"varint,1,opt,name=measured,proto3" json:"measured,omitempty"`
 	// That half of them took at most, and all but a hundredth; missing without one.
-	P50 *durationpb.Duration `protobuf:"bytes,2,opt,name=p50,proto3" json:"p50,omitempty"`
-	P99 *durationpb.Duration `protobuf:"bytes,3,opt,name=p99,proto3" json:"p99,omitempty"`
+	P50Seconds *float64 `protobuf:"fixed64,2,opt,name=p50_seconds,json=p50Seconds,proto3,oneof" json:"p50_seconds,omitempty"`
+	P99Seconds *float64 `protobuf:"fixed64,3,opt,name=p99_seconds,json=p99Seconds,proto3,oneof" json:"p99_seconds,omitempty"`
 	// Requests that were open at once, on average.
 	Open float64 `protobuf:"fixed64,4,opt,name=open,proto3" json:"open,omitempty"`
 	// RSTs that it sent.
@@ -1880,18 +1880,18 @@ func (x *Answers) GetMeasured() uint64 {
 	return 0
 }
 
-func (x *Answers) GetP50() *durationpb.Duration {
-	if x != nil {
-		return x.P50
+func (x *Answers) GetP50Seconds() float64 {
+	if x != nil && x.P50Seconds != nil {
+		return *x.P50Seconds
 	}
-	return nil
+	return 0
 }
 
-func (x *Answers) GetP99() *durationpb.Duration {
-	if x != nil {
-		return x.P99
+func (x *Answers) GetP99Seconds() float64 {
+	if x != nil && x.P99Seconds != nil {
+		return *x.P99Seconds
 	}
-	return nil
+	return 0
 }
 
 func (x *Answers) GetOpen() float64 {
@@ -5810,15 +5810,19 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\n" +
 	"\b_packetsB\b\n" +
 	"\x06_bytesB\x12\n" +
-	"\x10_new_connections\"\xf0\x01\n" +
+	"\x10_new_connections\"\x82\x02\n" +
 	"\aAnswers\x12\x1a\n" +
-	"\bmeasured\x18\x01 \x01(\x04R\bmeasured\x12+\n" +
-	"\x03p50\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03p50\x12+\n" +
-	"\x03p99\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03p99\x12\x12\n" +
+	"\bmeasured\x18\x01 \x01(\x04R\bmeasured\x12$\n" +
+	"\vp50_seconds\x18\x02 \x01(\x01H\x00R\n" +
+	"p50Seconds\x88\x01\x01\x12$\n" +
+	"\vp99_seconds\x18\x03 \x01(\x01H\x01R\n" +
+	"p99Seconds\x88\x01\x01\x12\x12\n" +
 	"\x04open\x18\x04 \x01(\x01R\x04open\x12\x16\n" +
 	"\x06resets\x18\x05 \x01(\x04R\x06resets\x12 \n" +
 	"\vconnections\x18\x06 \x01(\x04R\vconnections\x12!\n" +
-	"\faccept_queue\x18\a \x01(\x04R\vacceptQueue\"L\n" +
+	"\faccept_queue\x18\a \x01(\x04R\vacceptQueueB\x0e\n" +
+	"\f_p50_secondsB\x0e\n" +
+	"\f_p99_seconds\"L\n" +
 	"\x11GetBackendRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\rwith_counters\x18\x02 \x01(\bR\fwithCounters\"\xb0\x01\n" +
@@ -6267,98 +6271,96 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	70,  // 34: guideway.controller.v1.BucketMove.counted_at:type_name -> google.protobuf.Timestamp
 	70,  // 35: guideway.controller.v1.Backend.since:type_name -> google.protobuf.Timestamp
 	16,  // 36: guideway.controller.v1.Backend.answers:type_name -> guideway.controller.v1.Answers
-	72,  // 37: guideway.controller.v1.Answers.p50:type_name -> google.protobuf.Duration
-	72,  // 38: guideway.controller.v1.Answers.p99:type_name -> google.protobuf.Duration
-	15,  // 39: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
-	19,  // 40: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
-	72,  // 41: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
-	72,  // 42: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
-	70,  // 43: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
-	20,  // 44: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
-	70,  // 45: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
-	70,  // 46: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
-	70,  // 47: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
-	70,  // 48: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
-	70,  // 49: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
-	72,  // 50: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
-	72,  // 51: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
-	32,  // 52: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	38,  // 53: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
-	40,  // 54: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
-	43,  // 55: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
-	37,  // 56: guideway.controller.v1.PlanConfigResponse.bgp_sessions:type_name -> guideway.controller.v1.SessionChange
-	35,  // 57: guideway.controller.v1.PlanConfigResponse.new_probes:type_name -> guideway.controller.v1.TriedProbes
-	36,  // 58: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
-	39,  // 59: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
-	41,  // 60: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
-	42,  // 61: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
-	42,  // 62: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
-	32,  // 63: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	46,  // 64: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	32,  // 65: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
-	46,  // 66: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
-	51,  // 67: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
-	70,  // 68: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
-	51,  // 69: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
-	32,  // 70: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
-	56,  // 71: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
-	70,  // 72: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
-	71,  // 73: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
-	73,  // 74: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
-	70,  // 75: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	70,  // 76: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
-	59,  // 77: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
-	70,  // 78: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
-	70,  // 79: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
-	70,  // 80: guideway.controller.v1.Rates.time:type_name -> google.protobuf.Timestamp
-	62,  // 81: guideway.controller.v1.Rates.services:type_name -> guideway.controller.v1.Rate
-	62,  // 82: guideway.controller.v1.Rates.backends:type_name -> guideway.controller.v1.Rate
-	63,  // 83: guideway.controller.v1.Rates.dropped:type_name -> guideway.controller.v1.DropRate
-	64,  // 84: guideway.controller.v1.Rates.workers:type_name -> guideway.controller.v1.WorkerLoad
-	61,  // 85: guideway.controller.v1.Rates.machines:type_name -> guideway.controller.v1.Rates
-	0,   // 86: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	17,  // 87: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	24,  // 88: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	33,  // 89: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	44,  // 90: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
-	45,  // 91: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	48,  // 92: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	65,  // 93: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	49,  // 94: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	52,  // 95: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	26,  // 96: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	28,  // 97: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	30,  // 98: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	54,  // 99: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	57,  // 100: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
-	60,  // 101: guideway.controller.v1.Controller.WatchRates:input_type -> guideway.controller.v1.WatchRatesRequest
-	74,  // 102: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	75,  // 103: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	76,  // 104: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,   // 105: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	18,  // 106: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	25,  // 107: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	34,  // 108: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	47,  // 109: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	47,  // 110: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	47,  // 111: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	66,  // 112: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	50,  // 113: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	53,  // 114: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	27,  // 115: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	29,  // 116: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	31,  // 117: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	55,  // 118: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	58,  // 119: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
-	61,  // 120: guideway.controller.v1.Controller.WatchRates:output_type -> guideway.controller.v1.Rates
-	77,  // 121: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	78,  // 122: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	79,  // 123: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	105, // [105:124] is the sub-list for method output_type
-	86,  // [86:105] is the sub-list for method input_type
-	86,  // [86:86] is the sub-list for extension type_name
-	86,  // [86:86] is the sub-list for extension extendee
-	0,   // [0:86] is the sub-list for field type_name
+	15,  // 37: guideway.controller.v1.GetBackendResponse.backends:type_name -> guideway.controller.v1.Backend
+	19,  // 38: guideway.controller.v1.GetBackendResponse.checks:type_name -> guideway.controller.v1.BackendCheck
+	72,  // 39: guideway.controller.v1.BackendCheck.interval:type_name -> google.protobuf.Duration
+	72,  // 40: guideway.controller.v1.BackendCheck.timeout:type_name -> google.protobuf.Duration
+	70,  // 41: guideway.controller.v1.BackendCheck.since:type_name -> google.protobuf.Timestamp
+	20,  // 42: guideway.controller.v1.BackendCheck.last:type_name -> guideway.controller.v1.Probe
+	70,  // 43: guideway.controller.v1.Probe.at:type_name -> google.protobuf.Timestamp
+	70,  // 44: guideway.controller.v1.Probe.certificate_expires:type_name -> google.protobuf.Timestamp
+	70,  // 45: guideway.controller.v1.Route.since:type_name -> google.protobuf.Timestamp
+	70,  // 46: guideway.controller.v1.Neighbor.since:type_name -> google.protobuf.Timestamp
+	70,  // 47: guideway.controller.v1.Peer.since:type_name -> google.protobuf.Timestamp
+	72,  // 48: guideway.controller.v1.DrainServiceRequest.wait_max:type_name -> google.protobuf.Duration
+	72,  // 49: guideway.controller.v1.DrainMachineRequest.wait_max:type_name -> google.protobuf.Duration
+	32,  // 50: guideway.controller.v1.PlanConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	38,  // 51: guideway.controller.v1.PlanConfigResponse.changes:type_name -> guideway.controller.v1.ConfigChange
+	40,  // 52: guideway.controller.v1.PlanConfigResponse.services:type_name -> guideway.controller.v1.ServiceChange
+	43,  // 53: guideway.controller.v1.PlanConfigResponse.routes:type_name -> guideway.controller.v1.RouteChange
+	37,  // 54: guideway.controller.v1.PlanConfigResponse.bgp_sessions:type_name -> guideway.controller.v1.SessionChange
+	35,  // 55: guideway.controller.v1.PlanConfigResponse.new_probes:type_name -> guideway.controller.v1.TriedProbes
+	36,  // 56: guideway.controller.v1.TriedProbes.failed:type_name -> guideway.controller.v1.FailedProbe
+	39,  // 57: guideway.controller.v1.ConfigChange.fields:type_name -> guideway.controller.v1.FieldChange
+	41,  // 58: guideway.controller.v1.ServiceChange.backends:type_name -> guideway.controller.v1.ShareChange
+	42,  // 59: guideway.controller.v1.ServiceChange.established:type_name -> guideway.controller.v1.ConnectionChange
+	42,  // 60: guideway.controller.v1.ServiceChange.opening_or_closing:type_name -> guideway.controller.v1.ConnectionChange
+	32,  // 61: guideway.controller.v1.ReplaceConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	46,  // 62: guideway.controller.v1.ReplaceConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	32,  // 63: guideway.controller.v1.ApplyConfigRequest.files:type_name -> guideway.controller.v1.ConfigFile
+	46,  // 64: guideway.controller.v1.ApplyConfigRequest.order:type_name -> guideway.controller.v1.ApplyOrder
+	51,  // 65: guideway.controller.v1.GetConfigHistoryResponse.records:type_name -> guideway.controller.v1.ConfigRecord
+	70,  // 66: guideway.controller.v1.ConfigRecord.time:type_name -> google.protobuf.Timestamp
+	51,  // 67: guideway.controller.v1.GetConfigResponse.record:type_name -> guideway.controller.v1.ConfigRecord
+	32,  // 68: guideway.controller.v1.GetConfigResponse.files:type_name -> guideway.controller.v1.ConfigFile
+	56,  // 69: guideway.controller.v1.GetFleetResponse.machines:type_name -> guideway.controller.v1.FleetMachine
+	70,  // 70: guideway.controller.v1.GetFleetResponse.read_at:type_name -> google.protobuf.Timestamp
+	71,  // 71: guideway.controller.v1.GetFleetResponse.canary:type_name -> guideway.fleet.v1.Canary
+	73,  // 72: guideway.controller.v1.FleetMachine.registered:type_name -> guideway.fleet.v1.Machine
+	70,  // 73: guideway.controller.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	70,  // 74: guideway.controller.v1.WatchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	59,  // 75: guideway.controller.v1.WatchEventsResponse.event:type_name -> guideway.controller.v1.Event
+	70,  // 76: guideway.controller.v1.Event.time:type_name -> google.protobuf.Timestamp
+	70,  // 77: guideway.controller.v1.Event.last:type_name -> google.protobuf.Timestamp
+	70,  // 78: guideway.controller.v1.Rates.time:type_name -> google.protobuf.Timestamp
+	62,  // 79: guideway.controller.v1.Rates.services:type_name -> guideway.controller.v1.Rate
+	62,  // 80: guideway.controller.v1.Rates.backends:type_name -> guideway.controller.v1.Rate
+	63,  // 81: guideway.controller.v1.Rates.dropped:type_name -> guideway.controller.v1.DropRate
+	64,  // 82: guideway.controller.v1.Rates.workers:type_name -> guideway.controller.v1.WorkerLoad
+	61,  // 83: guideway.controller.v1.Rates.machines:type_name -> guideway.controller.v1.Rates
+	0,   // 84: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	17,  // 85: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	24,  // 86: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	33,  // 87: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	44,  // 88: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
+	45,  // 89: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	48,  // 90: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	65,  // 91: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	49,  // 92: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	52,  // 93: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	26,  // 94: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	28,  // 95: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	30,  // 96: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	54,  // 97: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	57,  // 98: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
+	60,  // 99: guideway.controller.v1.Controller.WatchRates:input_type -> guideway.controller.v1.WatchRatesRequest
+	74,  // 100: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	75,  // 101: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	76,  // 102: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,   // 103: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	18,  // 104: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	25,  // 105: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	34,  // 106: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	47,  // 107: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	47,  // 108: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	47,  // 109: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	66,  // 110: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	50,  // 111: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	53,  // 112: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	27,  // 113: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	29,  // 114: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	31,  // 115: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	55,  // 116: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	58,  // 117: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
+	61,  // 118: guideway.controller.v1.Controller.WatchRates:output_type -> guideway.controller.v1.Rates
+	77,  // 119: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	78,  // 120: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	79,  // 121: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	103, // [103:122] is the sub-list for method output_type
+	84,  // [84:103] is the sub-list for method input_type
+	84,  // [84:84] is the sub-list for extension type_name
+	84,  // [84:84] is the sub-list for extension extendee
+	0,   // [0:84] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
@@ -6370,6 +6372,7 @@ func file_guideway_controller_v1_controller_proto_init() {
 	file_guideway_controller_v1_controller_proto_msgTypes[9].OneofWrappers = []any{}
 	file_guideway_controller_v1_controller_proto_msgTypes[14].OneofWrappers = []any{}
 	file_guideway_controller_v1_controller_proto_msgTypes[15].OneofWrappers = []any{}
+	file_guideway_controller_v1_controller_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
