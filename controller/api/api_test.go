@@ -37,7 +37,6 @@ type host struct {
 	plan    error
 	order   *controllerv1.ApplyOrder
 	user    string
-	closed  int
 	written bool
 	// Of the tests that call it.
 	forwarder forwarderv1.ForwarderClient
@@ -120,7 +119,7 @@ func (h *host) ObjectsOf(_ context.Context, service string) (func(events.Object)
 	return func(o events.Object) bool { return o.Name == service }, nil
 }
 func (h *host) Forwarder() forwarderv1.ForwarderClient { return h.forwarder }
-func (h *host) Close()                                 { h.closed++ }
+func (h *host) Close()                                 {}
 func (h *host) ConfigNumber() uint64                   { return 9 }
 func (h *host) ConfigHistory(context.Context) (*controllerv1.GetConfigHistoryResponse, error) {
 	return &controllerv1.GetConfigHistoryResponse{Records: []*controllerv1.ConfigRecord{{Number: 3}}}, nil

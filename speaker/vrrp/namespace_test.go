@@ -471,6 +471,54 @@ func (c *capture) read(stop chan struct{}) {
 	}
 }
 
+// datagrams of IPv4 that the interface received since this was called last: VIPs are no
+// addresses here, so no socket has them.
+func (h *host) datagrams() (count func() int) {
+	h.t.Helper()
+	fd := -1
+	err := topology.Inside(h.namespace, func() (err error) {
+		link, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(bigEndian16(unix.ETH_P_IP))); err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian16(unix.ETH_P_IP), Ifindex: link.Index})
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = unix.Close(fd) })
+	return func() (count int) {
+		ip := make([]byte, 20)
+		for {
+			n, _, err := unix.Recvfrom(fd, ip, 0)
+			if err != nil {
+				return count
+			}
+			if n == len(ip) && ip[9] == unix.IPPROTO_UDP {
+				count++
+			}
+		}
+	}
+}
+
+// sender of datagrams to the VIP of IPv4.
+func (h *host) sender() (send func()) {
+	h.t.Helper()
+	var conn net.Conn
+	err := topology.Inside(h.namespace, func() (err error) {
+		conn, err = net.Dial("udp", netip.AddrPortFrom(vip4, 9).String())
+		return err
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = conn.Close() })
+	return func() { _, _ = conn.Write([]byte("x")) }
+}
+
 // see what a frame is, if it is of interest.
 func see(frame []byte) (s seen, ok bool) {
 	if len(frame) < 14+40 {

@@ -153,6 +153,36 @@ func TestALinkThatGoesDownResignsNothingElseAndComesBack(t *testing.T) {
 	n.expectReaches(owner)
 }
 
+// The switch sends to the former port until the owner says something, which it does in each
+// interval.
+func TestAnOwnerAtAnotherPortIsReachedAgainWithinAnInterval(t *testing.T) {
+	n := newNetwork(t)
+	owner := n.machine(1, 250, "first", nil)
+	owner.await(election.Active)
+	other := n.machine(2, 242, "second", nil)
+	other.await(election.Backup)
+	n.expectReaches(owner)
+	count := owner.datagrams()
+	send := n.client.sender()
+	reached := func() bool {
+		send()
+		return count() > 0
+	}
+	if !eventually(time.Second, reached) {
+		t.Fatal("no datagram to the VIP reached its owner")
+	}
+	count()
+	ip(t, n.switches, "link set port-1 nomaster", "link set port-1 master second")
+	moved := time.Now()
+	if limit := within(100*time.Millisecond+detectionMax, owner); !eventually(limit, reached) {
+		t.Errorf("not within %v", limit)
+	}
+	t.Logf("reached after %v", time.Since(moved).Round(time.Millisecond))
+	if became := other.now().Counts.BecameActive; became > 0 {
+		t.Errorf("the other one became the owner %d times", became)
+	}
+}
+
 func TestAnInterfaceThatIsMadeAnewIsUsedAndAnAddressThatChangesIsFollowed(t *testing.T) {
 	n, owner, other := pair(t, nil)
 	ip(t, n.switches, "link del port-1")
