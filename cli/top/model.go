@@ -144,6 +144,7 @@ func addRates(sums map[string]*controllerv1.Rate, rates []*controllerv1.Rate) {
 		of.Packets += r.Packets
 		of.Bytes += r.Bytes
 		of.NewConnections += r.NewConnections
+		of.Answers = r.Answers // each machine hears the same agent
 	}
 }
 

@@ -174,9 +174,13 @@ func (m *model) table(what string, rows []*controllerv1.Rate, all uint32) []line
 	if m.filter != "" {
 		title += fmt.Sprintf(" with %q", m.filter)
 	}
-	lines := []line{m.titles(titles, title)}
+	names, numbers := titles, rateNumbers
+	if slices.ContainsFunc(rows, func(r *controllerv1.Rate) bool { return r.Answers != nil }) {
+		names, numbers = append(slices.Clone(titles), "99%", "OPEN"), func(r *controllerv1.Rate) []string { return append(rateNumbers(r), answerNumbers(r.Answers)...) }
+	}
+	lines := []line{m.titles(names, title)}
 	for _, r := range rows {
-		lines = append(lines, line{text: columns(nameOf(r), compact(r.Packets), compact(8*r.Bytes), compact(r.NewConnections))})
+		lines = append(lines, line{text: columns(nameOf(r), numbers(r)...)})
 	}
 	switch {
 	case len(rows) > 0:
@@ -186,6 +190,23 @@ func (m *model) table(what string, rows []*controllerv1.Rate, all uint32) []line
 		lines = append(lines, plain(fmt.Sprintf("no %s has packets", what))...)
 	}
 	return lines
+}
+
+func rateNumbers(r *controllerv1.Rate) []string {
+	return []string{compact(r.Packets), compact(8 * r.Bytes), compact(r.NewConnections)}
+}
+
+// answerNumbers are the time within which 99 of 100 requests were answered, and how many are
+// open.
+func answerNumbers(a *controllerv1.Answers) []string {
+	if a == nil {
+		return []string{"-", "-"}
+	}
+	within := "-"
+	if a.P99Seconds != nil {
+		within = compact(1e3*a.GetP99Seconds()) + "ms"
+	}
+	return []string{within, compact(a.Open)}
 }
 
 // dropLines of the most frequent reasons, in short.
@@ -265,6 +286,8 @@ func (m *model) help() []line {
 		"space      pause, and go on",
 		"q, Ctrl-C  quit",
 		"",
+		"99%, OPEN: agents measured that 99 of 100 requests of the latest minute were",
+		"answered within that time, and that so many were open at once.",
 		"k, M, G, T: a thousand, a million, ... per second. Services and backends",
 		"without packets are left out. `guideway show drops` has dropped packets.")
 }

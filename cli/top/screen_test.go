@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/guideway/guideway/controller/rates"
@@ -49,6 +50,17 @@ func withDrops(r *controllerv1.Rates) *controllerv1.Rates {
 			Meaning: "The packet of " + reason + " is for nobody here, which takes a long sentence to say.", UsualCause: "Scans of the network, or a service that is not configured yet.",
 		})
 	}
+	return r
+}
+
+// withAnswers of each second backend: agents measure them.
+func withAnswers(r *controllerv1.Rates) *controllerv1.Rates {
+	for i, backend := range r.Backends {
+		if i%2 == 0 {
+			backend.Answers = &controllerv1.Answers{Measured: 900, P99Seconds: proto.Float64(0.0143 * float64(i*i*i*i+1)), Open: 1.25 * float64(i)}
+		}
+	}
+	r.Backends[4].Answers.P99Seconds = nil // none was measured
 	return r
 }
 
@@ -99,6 +111,7 @@ func screens() map[string]*model {
 		"services":                     heard(0, watched{rates: withDrops(ratesOf(10_000))}),
 		"services by new connections":  pressed(heard(0, watched{rates: ratesOf(30)}), "n"),
 		"backends":                     pressed(heard(0, watched{rates: ratesOf(10_000)}), "b"),
+		"backends with answers":        pressed(heard(0, watched{rates: withAnswers(ratesOf(3))}), "b"),
 		"drops":                        pressed(heard(0, watched{rates: withDrops(ratesOf(1))}), "d"),
 		"nothing dropped":              pressed(heard(0, watched{rates: ratesOf(1)}), "d"),
 		"no traffic":                   heard(0, watched{rates: ratesOf(0)}),

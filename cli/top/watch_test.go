@@ -62,7 +62,7 @@ func (c *controller) status(context.Context) (*forwarderv1.GetStatusResponse, er
 
 func newController(t *testing.T) *controller {
 	c := &controller{begun: time.Now().Add(-time.Hour)}
-	c.all = rates.New(rates.Source{Counters: c.counters, Status: c.status, Machine: func() string { return "lb-1" }})
+	c.all = rates.New(rates.Source{Counters: c.counters, Status: c.status, Machine: func() string { return "lb-1" }, Answers: func(context.Context) map[string]*controllerv1.Answers { return nil }})
 	ctx, stop := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() { c.all.Run(ctx) })

@@ -75,11 +75,12 @@ func describeBackend(b brain.BackendView) *controllerv1.Backend {
 	return &controllerv1.Backend{
 		Group: b.Group, Services: uint32(b.Services), Service: b.Service, Name: b.Name, Address: b.Address.String(), Weight: b.Weight,
 		State: b.State, Reason: b.Reason, Since: Timestamp(b.Since), Pools: b.Pools, Unresolved: b.Unresolved,
-		WeightPercent: b.WeightPercent, Held: b.Held, Answers: describeAnswers(b.Answers),
+		WeightPercent: b.WeightPercent, Held: b.Held, Answers: DescribeAnswers(b.Answers),
 	}
 }
 
-func describeAnswers(a *brain.Answers) *controllerv1.Answers {
+// DescribeAnswers of a backend; nil: they are not measured.
+func DescribeAnswers(a *brain.Answers) *controllerv1.Answers {
 	if a == nil {
 		return nil
 	}

@@ -29,6 +29,7 @@ func withRates(t *testing.T) *host {
 	}
 	all := rates.New(rates.Source{
 		Counters: counters, Status: func(context.Context) (*forwarderv1.GetStatusResponse, error) { return nil, nil }, Machine: func() string { return "lb-1" },
+		Answers: func(context.Context) map[string]*controllerv1.Answers { return nil },
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	var done sync.WaitGroup

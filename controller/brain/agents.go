@@ -198,6 +198,17 @@ func (a *agentsState) answersOf(backend string, now time.Time) *Answers {
 	return said.answers
 }
 
+// Answers of all backends whose agents measure them, by name.
+func (s *State) Answers() map[string]*Answers {
+	all := map[string]*Answers{}
+	for backend := range s.buckets.agents.said {
+		if answers := s.buckets.agents.answersOf(backend, s.now); answers != nil {
+			all[backend] = answers
+		}
+	}
+	return all
+}
+
 // States of an agent, as people are told them.
 const (
 	agentHeard   = "heard"

@@ -87,6 +87,7 @@ func newSite(t testing.TB, state *controllerv1.GetStateResponse) *site {
 	started := time.Now().Add(-time.Hour)
 	r := rates.New(rates.Source{
 		Machine: func() string { return "lb-1" },
+		Answers: func(context.Context) map[string]*controllerv1.Answers { return nil },
 		Counters: func(context.Context) (*forwarderv1.GetCountersResponse, error) {
 			n := uint64(time.Since(started) / time.Millisecond)
 			return &forwarderv1.GetCountersResponse{

@@ -12,12 +12,14 @@ import (
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
 
-// Source is the forwarder.
+// Source is the forwarder, and what agents say of backends.
 type Source struct {
 	Counters func(context.Context) (*forwarderv1.GetCountersResponse, error)
 	Status   func(context.Context) (*forwarderv1.GetStatusResponse, error)
 	// Name of the machine.
 	Machine func() string
+	// By backend.
+	Answers func(context.Context) map[string]*controllerv1.Answers
 }
 
 const (
@@ -65,7 +67,9 @@ func (r *Rates) Run(ctx context.Context) {
 		case ofSecond != nil && now.at.Sub(ofSecond.at) < secondMin:
 		default:
 			if ofSecond != nil && r.isWatched() {
-				r.tell(between(ofSecond, now))
+				rates := between(ofSecond, now)
+				r.addAnswers(ctx, rates.Backends)
+				r.tell(rates)
 			}
 			ofSecond = now
 			r.setCounters(now.counters)
@@ -110,6 +114,14 @@ func (r *Rates) read(ctx context.Context) (*reading, error) {
 		now.threads = status.GetThreads()
 	}
 	return now, nil
+}
+
+// addAnswers to backends whose agents measure them.
+func (r *Rates) addAnswers(ctx context.Context, backends []*controllerv1.Rate) {
+	answers := r.source.Answers(ctx)
+	for _, backend := range backends {
+		backend.Answers = answers[backend.Backend]
+	}
 }
 
 func (r *Rates) isWatched() bool {

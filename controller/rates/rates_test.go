@@ -32,6 +32,7 @@ func (f *forwarder) Counters(context.Context) (*forwarderv1.GetCountersResponse,
 	return &forwarderv1.GetCountersResponse{
 		Received: packets, Sent: packets,
 		Services: []*forwarderv1.ServiceCounters{{Service: "web", Packets: packets, Bytes: 100 * packets}},
+		Backends: []*forwarderv1.BackendCounters{{Service: "web", Backend: "web-1", Packets: packets}},
 	}, nil
 }
 
@@ -42,7 +43,9 @@ func (f *forwarder) Status(context.Context) (*forwarderv1.GetStatusResponse, err
 
 func run(t *testing.T, f *forwarder) *Rates {
 	f.begun = time.Now()
-	r := New(Source{Counters: f.Counters, Status: f.Status, Machine: func() string { return "lb-1" }})
+	r := New(Source{Counters: f.Counters, Status: f.Status, Machine: func() string { return "lb-1" }, Answers: func(context.Context) map[string]*controllerv1.Answers {
+		return map[string]*controllerv1.Answers{"web-1": {Measured: 7}}
+	}})
 	ctx, stop := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() { r.Run(ctx) })
@@ -66,7 +69,7 @@ func TestOneReadingEachSecondServesAllWhoWatch(t *testing.T) {
 			watchers.Go(func() {
 				_ = r.Watch(ctx, func(rates *controllerv1.Rates) error {
 					taken.Add(1)
-					if rates.Machine != "lb-1" || rates.Sent != 1000 || rates.Bytes != 100_000 || len(rates.Workers) != 1 || rates.Workers[0].BusyRatio != 0.25 {
+					if rates.Machine != "lb-1" || rates.Sent != 1000 || rates.Bytes != 100_000 || len(rates.Workers) != 1 || rates.Workers[0].BusyRatio != 0.25 || len(rates.Backends) != 1 || rates.Backends[0].Answers.GetMeasured() != 7 {
 						t.Errorf("%v", rates)
 					}
 					return nil

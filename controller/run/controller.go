@@ -243,7 +243,7 @@ func start(options Options) (c *Controller, err error) {
 	if err != nil {
 		return c, err
 	}
-	c.rates = rates.New(rates.Source{Counters: c.forwarderCounters, Status: c.forwarderStatus, Machine: c.machineName})
+	c.rates = rates.New(rates.Source{Counters: c.forwarderCounters, Status: c.forwarderStatus, Machine: c.machineName, Answers: c.answers})
 	c.remote = api.NewRemote(api.Settings{Host: c, Audit: c.audit}, c.log)
 	c.agents = agents.New(c.log, c.agentState)
 	c.exchange = peers.New(c.log, c.Register, c.takeDrainChanges)

@@ -119,6 +119,19 @@ func (c *Controller) BackendOf(ctx context.Context, name string) (*controllerv1.
 	return api.DescribeBackend(detail), nil
 }
 
+// answers of backends whose agents measure them.
+func (c *Controller) answers(ctx context.Context) map[string]*controllerv1.Answers {
+	var known map[string]*brain.Answers
+	if c.Ask(ctx, func() { known = c.brain.Answers() }) != nil {
+		return nil // it ends
+	}
+	described := make(map[string]*controllerv1.Answers, len(known))
+	for backend, answers := range known {
+		described[backend] = api.DescribeAnswers(answers)
+	}
+	return described
+}
+
 // notReady lists what is missing before a client would be served here.
 func (c *Controller) notReady(ctx context.Context) (missing []string, err error) {
 	err = c.Ask(ctx, func() { missing = c.brain.NotReady() })

@@ -5320,8 +5320,10 @@ type Rate struct {
 	Packets        float64 `protobuf:"fixed64,3,opt,name=packets,proto3" json:"packets,omitempty"`
 	Bytes          float64 `protobuf:"fixed64,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	NewConnections float64 `protobuf:"fixed64,5,opt,name=new_connections,json=newConnections,proto3" json:"new_connections,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Of a backend whose agent measures it: all its services together.
+	Answers       *Answers `protobuf:"bytes,6,opt,name=answers,proto3" json:"answers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Rate) Reset() {
@@ -5387,6 +5389,13 @@ func (x *Rate) GetNewConnections() float64 {
 		return x.NewConnections
 	}
 	return 0
+}
+
+func (x *Rate) GetAnswers() *Answers {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
 }
 
 type DropRate struct {
@@ -6089,13 +6098,14 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\adropped\x18\x0f \x03(\v2 .guideway.controller.v1.DropRateR\adropped\x12<\n" +
 	"\aworkers\x18\x10 \x03(\v2\".guideway.controller.v1.WorkerLoadR\aworkers\x12\x18\n" +
 	"\amachine\x18\x11 \x01(\tR\amachine\x129\n" +
-	"\bmachines\x18\x12 \x03(\v2\x1d.guideway.controller.v1.RatesR\bmachines\"\x93\x01\n" +
+	"\bmachines\x18\x12 \x03(\v2\x1d.guideway.controller.v1.RatesR\bmachines\"\xce\x01\n" +
 	"\x04Rate\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
 	"\abackend\x18\x02 \x01(\tR\abackend\x12\x18\n" +
 	"\apackets\x18\x03 \x01(\x01R\apackets\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x01R\x05bytes\x12'\n" +
-	"\x0fnew_connections\x18\x05 \x01(\x01R\x0enewConnections\"w\n" +
+	"\x0fnew_connections\x18\x05 \x01(\x01R\x0enewConnections\x129\n" +
+	"\aanswers\x18\x06 \x01(\v2\x1f.guideway.controller.v1.AnswersR\aanswers\"w\n" +
 	"\bDropRate\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
 	"\apackets\x18\x02 \x01(\x01R\apackets\x12\x18\n" +
@@ -6318,49 +6328,50 @@ var file_guideway_controller_v1_controller_proto_depIdxs = []int32{
 	63,  // 81: guideway.controller.v1.Rates.dropped:type_name -> guideway.controller.v1.DropRate
 	64,  // 82: guideway.controller.v1.Rates.workers:type_name -> guideway.controller.v1.WorkerLoad
 	61,  // 83: guideway.controller.v1.Rates.machines:type_name -> guideway.controller.v1.Rates
-	0,   // 84: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
-	17,  // 85: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
-	24,  // 86: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
-	33,  // 87: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
-	44,  // 88: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
-	45,  // 89: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
-	48,  // 90: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
-	65,  // 91: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
-	49,  // 92: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
-	52,  // 93: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
-	26,  // 94: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
-	28,  // 95: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
-	30,  // 96: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
-	54,  // 97: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
-	57,  // 98: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
-	60,  // 99: guideway.controller.v1.Controller.WatchRates:input_type -> guideway.controller.v1.WatchRatesRequest
-	74,  // 100: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	75,  // 101: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	76,  // 102: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	1,   // 103: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
-	18,  // 104: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
-	25,  // 105: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
-	34,  // 106: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
-	47,  // 107: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	47,  // 108: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
-	47,  // 109: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
-	66,  // 110: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
-	50,  // 111: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
-	53,  // 112: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
-	27,  // 113: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
-	29,  // 114: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
-	31,  // 115: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
-	55,  // 116: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
-	58,  // 117: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
-	61,  // 118: guideway.controller.v1.Controller.WatchRates:output_type -> guideway.controller.v1.Rates
-	77,  // 119: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	78,  // 120: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	79,  // 121: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	103, // [103:122] is the sub-list for method output_type
-	84,  // [84:103] is the sub-list for method input_type
-	84,  // [84:84] is the sub-list for extension type_name
-	84,  // [84:84] is the sub-list for extension extendee
-	0,   // [0:84] is the sub-list for field type_name
+	16,  // 84: guideway.controller.v1.Rate.answers:type_name -> guideway.controller.v1.Answers
+	0,   // 85: guideway.controller.v1.Controller.GetState:input_type -> guideway.controller.v1.GetStateRequest
+	17,  // 86: guideway.controller.v1.Controller.GetBackend:input_type -> guideway.controller.v1.GetBackendRequest
+	24,  // 87: guideway.controller.v1.Controller.Reload:input_type -> guideway.controller.v1.ReloadRequest
+	33,  // 88: guideway.controller.v1.Controller.PlanConfig:input_type -> guideway.controller.v1.PlanConfigRequest
+	44,  // 89: guideway.controller.v1.Controller.ReplaceConfig:input_type -> guideway.controller.v1.ReplaceConfigRequest
+	45,  // 90: guideway.controller.v1.Controller.ApplyConfig:input_type -> guideway.controller.v1.ApplyConfigRequest
+	48,  // 91: guideway.controller.v1.Controller.EndCanary:input_type -> guideway.controller.v1.EndCanaryRequest
+	65,  // 92: guideway.controller.v1.Controller.Restart:input_type -> guideway.controller.v1.RestartRequest
+	49,  // 93: guideway.controller.v1.Controller.GetConfigHistory:input_type -> guideway.controller.v1.GetConfigHistoryRequest
+	52,  // 94: guideway.controller.v1.Controller.GetConfig:input_type -> guideway.controller.v1.GetConfigRequest
+	26,  // 95: guideway.controller.v1.Controller.DrainBackend:input_type -> guideway.controller.v1.DrainBackendRequest
+	28,  // 96: guideway.controller.v1.Controller.DrainService:input_type -> guideway.controller.v1.DrainServiceRequest
+	30,  // 97: guideway.controller.v1.Controller.DrainMachine:input_type -> guideway.controller.v1.DrainMachineRequest
+	54,  // 98: guideway.controller.v1.Controller.GetFleet:input_type -> guideway.controller.v1.GetFleetRequest
+	57,  // 99: guideway.controller.v1.Controller.WatchEvents:input_type -> guideway.controller.v1.WatchEventsRequest
+	60,  // 100: guideway.controller.v1.Controller.WatchRates:input_type -> guideway.controller.v1.WatchRatesRequest
+	74,  // 101: guideway.controller.v1.Controller.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	75,  // 102: guideway.controller.v1.Controller.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	76,  // 103: guideway.controller.v1.Controller.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	1,   // 104: guideway.controller.v1.Controller.GetState:output_type -> guideway.controller.v1.GetStateResponse
+	18,  // 105: guideway.controller.v1.Controller.GetBackend:output_type -> guideway.controller.v1.GetBackendResponse
+	25,  // 106: guideway.controller.v1.Controller.Reload:output_type -> guideway.controller.v1.ReloadResponse
+	34,  // 107: guideway.controller.v1.Controller.PlanConfig:output_type -> guideway.controller.v1.PlanConfigResponse
+	47,  // 108: guideway.controller.v1.Controller.ReplaceConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	47,  // 109: guideway.controller.v1.Controller.ApplyConfig:output_type -> guideway.controller.v1.ApplyConfigResponse
+	47,  // 110: guideway.controller.v1.Controller.EndCanary:output_type -> guideway.controller.v1.ApplyConfigResponse
+	66,  // 111: guideway.controller.v1.Controller.Restart:output_type -> guideway.controller.v1.RestartResponse
+	50,  // 112: guideway.controller.v1.Controller.GetConfigHistory:output_type -> guideway.controller.v1.GetConfigHistoryResponse
+	53,  // 113: guideway.controller.v1.Controller.GetConfig:output_type -> guideway.controller.v1.GetConfigResponse
+	27,  // 114: guideway.controller.v1.Controller.DrainBackend:output_type -> guideway.controller.v1.DrainBackendResponse
+	29,  // 115: guideway.controller.v1.Controller.DrainService:output_type -> guideway.controller.v1.DrainServiceResponse
+	31,  // 116: guideway.controller.v1.Controller.DrainMachine:output_type -> guideway.controller.v1.DrainMachineResponse
+	55,  // 117: guideway.controller.v1.Controller.GetFleet:output_type -> guideway.controller.v1.GetFleetResponse
+	58,  // 118: guideway.controller.v1.Controller.WatchEvents:output_type -> guideway.controller.v1.WatchEventsResponse
+	61,  // 119: guideway.controller.v1.Controller.WatchRates:output_type -> guideway.controller.v1.Rates
+	77,  // 120: guideway.controller.v1.Controller.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	78,  // 121: guideway.controller.v1.Controller.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	79,  // 122: guideway.controller.v1.Controller.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	104, // [104:123] is the sub-list for method output_type
+	85,  // [85:104] is the sub-list for method input_type
+	85,  // [85:85] is the sub-list for extension type_name
+	85,  // [85:85] is the sub-list for extension extendee
+	0,   // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_guideway_controller_v1_controller_proto_init() }
