@@ -31,6 +31,7 @@ import (
 // real Prometheus that scrapes everything and evaluates our alert rules.
 func TestMonitoring(t *testing.T) {
 	options := optionsAlone(t, "monitoring")
+	options.ResponseTimes = true // an alert asks for them
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		t.Skip("needs prometheus: tools/install-deps.sh lab installs it")
 	}
