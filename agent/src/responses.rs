@@ -13,6 +13,7 @@ use aya::Ebpf;
 use aya::maps::{Array, MapData, PerCpuHashMap};
 use ebpf::{ObjectError, Record, with_causes};
 use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
 use tokio::time::{self, Instant};
 
 use crate::records::{Responses, Sampling, Service, unmapped};
@@ -33,6 +34,10 @@ const ONE_IN_MAX: u32 = 64;
 /// What a summary is of: this many of these.
 const LATEST: usize = 6;
 const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Sockets are listed again after this many times what it took: a half of a hundredth of a
+/// processor.
+const PAUSE: u32 = 2 * 100;
 
 /// What the programs counted since the agent's start, by service.
 pub struct Counts {
@@ -163,6 +168,7 @@ impl Counts {
         let mut measured = self.total()?;
         sampler.set(one_in)?;
         let mut ticks = time::interval(Duration::from_secs(1));
+        let mut list_again = Instant::now();
         for second in 0u64.. {
             ticks.tick().await;
             let before = std::mem::replace(&mut measured, self.total()?);
@@ -173,6 +179,9 @@ impl Counts {
                 self.lock().one_in = one_in;
             }
             if second.is_multiple_of(INTERVAL.as_secs()) {
+                if Instant::now() >= list_again {
+                    list_again = Instant::now() + self.list_sockets().await? * PAUSE;
+                }
                 self.remember()?;
             }
         }
@@ -183,12 +192,22 @@ impl Counts {
         Ok(self.read()?.values().map(Counted::answers).sum())
     }
 
+    /// Of the services that are measured; how long it took. Not by the thread that all else is
+    /// done by: very many sockets take long.
+    async fn list_sockets(&self) -> Result<Duration, String> {
+        let services: Vec<SocketAddr> = self.read()?.keys().copied().collect();
+        if services.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        let begun = Instant::now();
+        let listed = spawn_blocking(move || sockets_of(&services)).await;
+        self.lock().sockets = listed.map_err(|error| format!("cannot list sockets: {error}"))?;
+        Ok(begun.elapsed())
+    }
+
     fn remember(&self) -> Result<(), String> {
         let counted = self.read()?;
-        let services: Vec<SocketAddr> = counted.keys().copied().collect();
-        let sockets = if services.is_empty() { BTreeMap::new() } else { sockets_of(&services) };
         let mut followed = self.lock();
-        followed.sockets = sockets;
         followed.snapshots.push_back((Instant::now(), counted));
         // With the first and the last of a minute.
         if followed.snapshots.len() > LATEST + 1 {
