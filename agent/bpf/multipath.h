@@ -27,9 +27,14 @@ struct {
 	__type(value, __u32);
 } multipath_services SEC(".maps");
 
+static __always_inline struct service service_of(const struct segment *s)
+{
+	return (struct service){ .address = s->flow.vip, .port = s->flow.vip_port };
+}
+
 static __always_inline int is_of_multipath_service(const struct segment *s)
 {
-	struct service service = { .address = s->flow.vip, .port = s->flow.vip_port };
+	struct service service = service_of(s);
 
 	return bpf_map_lookup_elem(&multipath_services, &service) != 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
  *
  * How long clients wait for answers. A request begins with the first byte that a client
- * sends while none of its connection is open, and ends with the first byte of the answer:
+ * sends while no other request of its connection waits, and ends with the first byte of the
+ * answer:
  *
  *   ingress:  data ─► asked[flow] = now, if a socket has the connection
  *   egress:   data ─► responses[service]: now - asked[flow], which goes
@@ -80,11 +81,6 @@ static __always_inline int is_measured(const struct flow *flow)
 static __always_inline __u32 payload_bytes(const struct segment *s)
 {
 	return s->bytes - !!(s->flags & TCP_SYN) - !!(s->flags & TCP_FIN);
-}
-
-static __always_inline struct service service_of(const struct segment *s)
-{
-	return (struct service){ .address = s->flow.vip, .port = s->flow.vip_port };
 }
 
 static __always_inline __u32 response_class(__u64 nanoseconds)

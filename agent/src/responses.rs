@@ -35,10 +35,6 @@ const ONE_IN_MAX: u32 = 64;
 const LATEST: usize = 6;
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Sockets are listed again after this many times what it took: a half of a hundredth of a
-/// processor.
-const PAUSE: u32 = 2 * 100;
-
 /// What the programs counted since the agent's start, by service.
 pub struct Counts {
     table: PerCpuHashMap<MapData, Record<Service>, Record<Responses>>,
@@ -51,7 +47,6 @@ struct Followed {
     one_in: u32,
     /// The latest, the oldest first.
     snapshots: VecDeque<(Instant, BTreeMap<SocketAddr, Counted>)>,
-    latest: Option<Latest>,
     sockets: BTreeMap<SocketAddr, Sockets>,
 }
 
@@ -138,7 +133,7 @@ impl Counts {
     /// How all of them answered in the latest minute, as it was some seconds ago; None: that is
     /// not measured, or not yet.
     pub fn latest(&self) -> Option<Latest> {
-        self.lock().latest
+        self.lock().over_all()
     }
 
     /// How the services answered in the latest minute.
@@ -164,14 +159,15 @@ impl Counts {
 
     /// Looks at how much is measured, and at sockets, for ever.
     pub async fn follow(&self, sampler: &mut Sampler) -> Result<(), String> {
-        let mut one_in = 1;
-        let mut measured = self.total()?;
+        let (mut one_in, mut measured) = (1, 0);
         sampler.set(one_in)?;
         let mut ticks = time::interval(Duration::from_secs(1));
         let mut list_again = Instant::now();
         for second in 0u64.. {
             ticks.tick().await;
-            let before = std::mem::replace(&mut measured, self.total()?);
+            let counted = self.read()?;
+            let answers = counted.values().map(Counted::answers).sum();
+            let before = std::mem::replace(&mut measured, answers);
             let chosen = one_in_after(one_in, measured - before);
             if chosen != one_in || second == 0 {
                 one_in = chosen;
@@ -180,22 +176,18 @@ impl Counts {
             }
             if second.is_multiple_of(INTERVAL.as_secs()) {
                 if Instant::now() >= list_again {
-                    list_again = Instant::now() + self.list_sockets().await? * PAUSE;
+                    let took = self.list_sockets(counted.keys().copied().collect()).await?;
+                    list_again = Instant::now() + took * sockets::PAUSE;
                 }
-                self.remember()?;
+                self.remember(counted);
             }
         }
         Ok(())
     }
 
-    fn total(&self) -> Result<u64, String> {
-        Ok(self.read()?.values().map(Counted::answers).sum())
-    }
-
     /// Of the services that are measured; how long it took. Not by the thread that all else is
     /// done by: very many sockets take long.
-    async fn list_sockets(&self) -> Result<Duration, String> {
-        let services: Vec<SocketAddr> = self.read()?.keys().copied().collect();
+    async fn list_sockets(&self, services: Vec<SocketAddr>) -> Result<Duration, String> {
         if services.is_empty() {
             return Ok(Duration::ZERO);
         }
@@ -205,16 +197,13 @@ impl Counts {
         Ok(begun.elapsed())
     }
 
-    fn remember(&self) -> Result<(), String> {
-        let counted = self.read()?;
+    fn remember(&self, counted: BTreeMap<SocketAddr, Counted>) {
         let mut followed = self.lock();
         followed.snapshots.push_back((Instant::now(), counted));
         // With the first and the last of a minute.
         if followed.snapshots.len() > LATEST + 1 {
             followed.snapshots.pop_front();
         }
-        followed.latest = followed.over_all();
-        Ok(())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Followed> {

@@ -3,12 +3,12 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use netlink_packet_core::NetlinkBuffer;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket, SocketAddr};
-use wire::ip::AddressBits;
+use wire::ip::{self, AddressBits};
 use wire::{Family, FlowKey, Protocol};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -35,6 +35,10 @@ const SYN_RECV: u8 = 3;
 /// A socket that clients' first packets go to: TCP_LISTEN, and for UDP TCP_CLOSE, which
 /// the kernel has for sockets without a peer.
 const LISTENING: [(Protocol, u32); 2] = [(Protocol::TCP, 1 << 10), (Protocol::UDP, 1 << 7)];
+
+/// Sockets are listed again after this many times what it took: a half of a hundredth of a
+/// processor.
+pub const PAUSE: u32 = 2 * 100;
 
 /// Bytes of `struct nlmsghdr` and `struct inet_diag_req_v2`.
 const REQUEST_BYTES: usize = 16 + 56;
@@ -129,12 +133,9 @@ pub fn accept_queues() -> io::Result<Vec<(std::net::SocketAddr, u32, u32)>> {
     Ok(queues)
 }
 
-fn destination(flow: &FlowKey) -> std::net::SocketAddr {
-    let address = match flow.family {
-        Family::V4 => Ipv4Addr::from_bits(flow.destination as u32).into(),
-        Family::V6 => Ipv6Addr::from_bits(flow.destination).into(),
-    };
-    std::net::SocketAddr::new(address, flow.destination_port)
+/// Where the client's packets go.
+pub fn destination(flow: &FlowKey) -> std::net::SocketAddr {
+    std::net::SocketAddr::new(ip::address(flow.family, flow.destination), flow.destination_port)
 }
 
 fn list(protocol: Protocol, states: u32) -> io::Result<Vec<FlowKey>> {
@@ -241,21 +242,14 @@ mod tests {
     use std::time::Duration;
 
     use testnet::{Namespace, root_or_skip};
-    use wire::ip;
 
     use super::*;
 
     /// As sockets have it.
     fn ends(flow: &FlowKey) -> (SocketAddr, SocketAddr) {
-        let address = |bits: AddressBits| -> IpAddr {
-            match flow.family {
-                Family::V4 => Ipv4Addr::from_bits(bits as u32).into(),
-                Family::V6 => Ipv6Addr::from_bits(bits).into(),
-            }
-        };
-        assert_eq!(ip::address_bits(address(flow.source)), flow.source);
-        let client = SocketAddr::new(address(flow.source), flow.source_port);
-        (client, SocketAddr::new(address(flow.destination), flow.destination_port))
+        let source = ip::address(flow.family, flow.source);
+        assert_eq!(ip::address_bits(source), flow.source);
+        (SocketAddr::new(source, flow.source_port), destination(flow))
     }
 
     #[test]

@@ -5,15 +5,16 @@
 //! goes on by the same one under the next agent.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use ebpf::{ObjectError, Record, with_causes};
-use wire::{Family, FlowKey};
+use wire::FlowKey;
 
 use crate::flows;
 use crate::records::{Clock, Flow};
+use crate::sockets;
 
 /// How far values are shifted: as many bits as are put in.
 pub const SHIFT: u32 = 13;
@@ -62,12 +63,8 @@ impl Clocks {
 
     /// The bits of a connection; None: it has none.
     pub fn bits(&self, flow: &FlowKey) -> Option<u16> {
-        let address: IpAddr = match flow.family {
-            Family::V4 => Ipv4Addr::from_bits(flow.destination as u32).into(),
-            Family::V6 => Ipv6Addr::from_bits(flow.destination).into(),
-        };
         // No system call for the connections of other services.
-        if !self.services.contains(&SocketAddr::new(address, flow.destination_port)) {
+        if !self.services.contains(&sockets::destination(flow)) {
             return None;
         }
         self.table.get(&Record(flows::flow_of(flow)), 0).ok().map(|clock| clock.0.bits)

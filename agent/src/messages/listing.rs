@@ -12,10 +12,6 @@ use crate::redirects::Living;
 use crate::sockets;
 use crate::timestamps::Clocks;
 
-/// A listing is as old as this many times what it took before there is another: half of a
-/// hundredth of a processor.
-const PAUSE: u32 = 2 * 100;
-
 /// All connections at one moment.
 #[derive(Debug)]
 pub struct Listing {
@@ -45,7 +41,7 @@ impl Listings {
     pub fn latest(&self, interval: Duration) -> io::Result<Arc<Listing>> {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(listing) = &*latest
-            && listing.made.elapsed() < (interval / 2).max(listing.took * PAUSE)
+            && listing.made.elapsed() < (interval / 2).max(listing.took * sockets::PAUSE)
         {
             return Ok(Arc::clone(listing));
         }

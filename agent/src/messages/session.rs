@@ -11,6 +11,7 @@ use super::count::Counting;
 use super::proto;
 use crate::config::Keys;
 use crate::datagram::{self, Header, Kind, Nonce, Refused};
+use crate::sockets::PAUSE;
 
 /// How soon after a state the next one is, whatever the controller says.
 const INTERVAL: std::ops::RangeInclusive<Duration> =
@@ -107,7 +108,7 @@ impl Session {
             return true;
         };
         let wanted = if self.answered < counted.sequence { Duration::ZERO } else { wanted };
-        now - counted.at >= wanted.max(counted.took * (2 * 100 * controllers))
+        now - counted.at >= wanted.max(counted.took * (PAUSE * controllers))
     }
 
     /// The next state has counts, which took so long.

@@ -83,6 +83,12 @@ impl Lab {
         }
     }
 
+    /// Clients' packets come without a tunnel.
+    fn route_vips(&self) {
+        self.lb.run("ip route add 203.0.113.10 via 10.66.0.2");
+        self.lb.run("ip route add 2001:db8:a::10 via fd66::2");
+    }
+
     /// An agent with these fields beside the VIPs in its config.
     fn command(&self, fields: &str) -> Command {
         let config = self.config.path().join("agent.yaml");
@@ -454,8 +460,7 @@ fn vips_announce_an_mss_that_fits_into_tunnels() {
     let lab = Lab::new();
     let files = BpfFileSystem::mount(lab.config.path().join("bpf"));
     let pin = files.0.join("agent");
-    lab.lb.run("ip route add 203.0.113.10 via 10.66.0.2");
-    lab.lb.run("ip route add 2001:db8:a::10 via fd66::2");
+    lab.route_vips();
     let fields = format!("interface: eth0, load_balancers: [10.66.0.1], pin: {}", pin.display());
     let mss = || (mss_to(&lab, "203.0.113.10"), mss_to(&lab, "2001:db8:a::10"));
     let without = (1460 - TIMESTAMPS, 1440 - TIMESTAMPS);
@@ -597,8 +602,7 @@ fn how_long_clients_wait_is_measured_by_service() {
     let lab = Lab::new();
     let files = BpfFileSystem::mount(lab.config.path().join("bpf"));
     let pin = files.0.join("agent");
-    lab.lb.run("ip route add 203.0.113.10 via 10.66.0.2");
-    lab.lb.run("ip route add 2001:db8:a::10 via fd66::2");
+    lab.route_vips();
     let fields = format!(
         "interface: eth0, load_balancers: [10.66.0.1], metrics_listen: '127.0.0.1:9479', pin: {}",
         pin.display()
