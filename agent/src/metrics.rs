@@ -45,7 +45,7 @@ daemon::define_metrics! {
     SYN_COOKIES "guideway_agent_syn_cookies_seconds_total" Counter []
         "Seconds that SYN cookies were switched on for handshakes of Multipath TCP."
     RESPONSES "guideway_agent_response_seconds" Histogram ["service"]
-        "From the first byte of a request, or of a connection's data, to the first byte of the answer (docs/agent.md)."
+        "From the first byte of a request to the first byte of its answer (docs/agent.md)."
     SAMPLING "guideway_agent_response_measured_one_in" Gauge []
         "One in so many flows is measured: fewer while more than some 1,000 answers a second are."
     RESETS "guideway_agent_resets_total" Counter ["service"]

@@ -164,12 +164,8 @@ impl Program {
 
     /// Attaches the programs of traffic control that the config has use for; takes a
     /// predecessor's others off.
-    pub fn attach_classifiers(&mut self, config: &Config) -> Result<(), String> {
+    pub fn attach_classifiers(&mut self, config: &Config, measures: bool) -> Result<(), String> {
         let is_multipath = !config.multipath.is_empty();
-        let measures = config.measures_responses && ebpf::has_tc_links();
-        if config.measures_responses && !measures {
-            tracing::warn!("how long clients wait is not measured: that takes Linux 6.6");
-        }
         for (which, name, is_used) in [
             (Classifier::Mss, MSS_PROGRAM, config.clamps_mss),
             (Classifier::MultipathOut, OUT_PROGRAM, is_multipath),

@@ -49,7 +49,8 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     let clocks = program.clocks(config)?;
     let redirects = Redirects::new(config, program.redirects(config)?)?;
     let _injector = injector(config, &mut program)?; // before SYNs are handed over
-    program.attach_classifiers(config)?;
+    let measures = measures_responses(config);
+    program.attach_classifiers(config, measures)?;
     let mode = program.attach(config)?;
     println!("ready: {interface} {mode}");
     Manager::from_env().notifier().ready(&format!("{interface} {mode}"));
@@ -76,7 +77,7 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
         result = redirects.run() => return result,
         result = own.follow() => return result,
         result = clamps.follow(config), if config.clamps_mss => return result,
-        result = counters.responses.follow(&mut sampler), if config.measures_responses => return result,
+        result = counters.responses.follow(&mut sampler), if measures => return result,
         () = report_every(config.stats_interval, counters) => {}
         problem = interface_goes(interface) => return Err(problem),
         result = neighbours.follow() => return result,
@@ -98,6 +99,15 @@ fn load(place: Place, pin: Option<&Path>) -> Result<Program, String> {
     };
     std::fs::create_dir_all(pin).map_err(|error| problem(&error))?;
     Program::load(place, Some(pin)).map_err(|error| problem(&error))
+}
+
+/// Whether it is measured how long clients wait: where the config has it and the kernel can.
+fn measures_responses(config: &Config) -> bool {
+    let measures = config.measures_responses && ebpf::has_tc_links();
+    if config.measures_responses && !measures {
+        tracing::warn!("how long clients wait is not measured: that takes Linux 6.6");
+    }
+    measures
 }
 
 /// Takes SYNs of services with Multipath TCP, if there are some.
