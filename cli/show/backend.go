@@ -88,7 +88,7 @@ func listChecks(checks []*controllerv1.BackendCheck) output.Listing {
 		outcome, latency, age, result := "none yet", "-", "-", "-"
 		if last := c.Last; last != nil {
 			outcome, result = outcomeOf(c), last.Result
-			latency = time.Duration(last.LatencySeconds * float64(time.Second)).Round(10 * time.Microsecond).String()
+			latency = briefly(last.LatencySeconds)
 			age = time.Since(last.At.AsTime()).Round(10 * time.Millisecond).String()
 			if last.Warning != "" {
 				result += "; " + last.Warning

@@ -47,6 +47,10 @@ func within(seconds float64) string {
 	if seconds == 0 {
 		return "-"
 	}
+	return briefly(seconds)
+}
+
+func briefly(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(10 * time.Microsecond).String()
 }
 
