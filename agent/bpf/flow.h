@@ -66,6 +66,20 @@ static __always_inline int is_same_flow(const struct flow *one, const struct flo
 	return !differing;
 }
 
+/* No bit of it follows from few of the flow's. */
+static __always_inline __u32 hash_of_flow(const struct flow *flow, __u32 seed)
+{
+	const __u32 *words = (const void *)flow;
+	__u32 hash = seed;
+
+#pragma unroll
+	for (unsigned int i = 0; i < sizeof(*flow) / sizeof(*words); i++) {
+		hash = (hash ^ words[i]) * 0x9e3779b1;
+		hash ^= hash >> 15;
+	}
+	return hash;
+}
+
 /* What the kernel has the socket by that gets the flow's packets; its bytes. */
 static __always_inline __u32 socket_tuple_of(const struct flow *flow, struct bpf_sock_tuple *tuple)
 {

@@ -63,19 +63,10 @@ static const struct responses no_responses;
 
 static __always_inline int is_measured(const struct flow *flow)
 {
-	__u32 zero = 0, hash;
+	__u32 zero = 0;
 	const struct sampling *chosen = bpf_map_lookup_elem(&sampling, &zero);
-	const __u32 *words = (const void *)flow;
 
-	if (!chosen)
-		return 0;
-	hash = chosen->seed;
-#pragma unroll
-	for (unsigned int i = 0; i < sizeof(*flow) / sizeof(*words); i++) {
-		hash = (hash ^ words[i]) * 0x9e3779b1;
-		hash ^= hash >> 15;
-	}
-	return !(hash & chosen->mask);
+	return chosen && !(hash_of_flow(flow, chosen->seed) & chosen->mask);
 }
 
 static __always_inline __u32 payload_bytes(const struct segment *s)

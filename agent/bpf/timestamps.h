@@ -14,7 +14,9 @@
  * The state of a flow begins with its SYN/ACK, in a table of its own until the client
  * echoes that: forged SYNs displace no connection. What is displaced nevertheless begins
  * anew with the client's next echo, which has the bits and the clock; until then the
- * option is overwritten by NOPs in what is sent, as the clock is not known.
+ * option is overwritten by NOPs in what is sent, as the clock is not known. Of a SYN/ACK
+ * the kernel's value is noted in eight bytes more: from the echo of another one the kernel
+ * would take a first round trip of minutes.
  */
 #ifndef GUIDEWAY_AGENT_TIMESTAMPS_H
 #define GUIDEWAY_AGENT_TIMESTAMPS_H
@@ -29,6 +31,7 @@
 
 #define CLOCKS_MAX 131072
 #define HANDSHAKES_MAX 16384
+#define FIRST_VALUES 65536
 
 /* What became of a segment's timestamps. timestamps.rs has the same list. */
 enum timestamps_outcome {
@@ -57,6 +60,20 @@ struct {
 	__type(key, struct flow);
 	__type(value, struct handshake);
 } handshakes SEC(".maps");
+
+/* The kernel's value in the latest SYN/ACK of the flow with this hash. */
+struct first_value {
+	__u32 hash;
+	__u32 value;
+};
+
+/* By the lower bits of the hash: what a flood displaced from `handshakes` is mostly still here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FIRST_VALUES);
+	__type(key, __u32);
+	__type(value, struct first_value);
+} first_values SEC(".maps");
 
 /* A connection's clock. Its values are the kernel's less the offset; `sent` and `echoed`
  * are the highest. */
@@ -190,6 +207,14 @@ static __always_inline void blank(struct __sk_buff *skb, const struct timed *s)
 		count_timestamps(TS_BLANKED);
 }
 
+static __always_inline void note_first_value(const struct flow *flow, __u32 value)
+{
+	struct first_value first = { .hash = hash_of_flow(flow, 0), .value = value };
+	__u32 index = first.hash % FIRST_VALUES;
+
+	bpf_map_update_elem(&first_values, &index, &first, BPF_ANY);
+}
+
 /* A SYN/ACK: its value is the kernel's. It is of a new connection, whatever there was of
  * the same addresses and ports. */
 static __always_inline void embed_first(struct __sk_buff *skb, const struct timed *s)
@@ -210,6 +235,7 @@ static __always_inline void embed_first(struct __sk_buff *skb, const struct time
 	if (known && known->bits == handshake.bits && value - known->first < turn(s->shift) / 2)
 		handshake.first = known->first; /* the SYN/ACK is repeated */
 	bpf_map_update_elem(&handshakes, &s->segment.flow, &handshake, BPF_ANY);
+	note_first_value(&s->segment.flow, value);
 	embed(skb, s, value, handshake.bits);
 }
 
@@ -317,10 +343,23 @@ static __always_inline int restore_first(struct __sk_buff *skb, const struct tim
 	return 1;
 }
 
+/* What the kernel sent in the SYN/ACK that is echoed: it may be an earlier one than was noted
+ * last, or a later one. Unless it was noted, only its lower bits. */
+static __always_inline __u32 first_value_echoed(const struct timed *s)
+{
+	__u32 hash = hash_of_flow(&s->segment.flow, 0), index = hash % FIRST_VALUES;
+	struct first_value *first = bpf_map_lookup_elem(&first_values, &index);
+	__u32 echo = bpf_ntohl(s->echo);
+
+	if (!first || first->hash != hash)
+		return echo >> s->shift;
+	return echoed_value(first->value + turn(s->shift) / 2, echo, s->shift);
+}
+
 /* The client has the bits and the clock of a connection whose state is gone; what the
- * kernel sent is not known: to it zero means no echo. Of a handshake the lower bits of what
- * it sent are there, and in these its cookie has what the SYN offered: without them the
- * connection would have no window scale. */
+ * kernel sent is not known: to it zero means no echo. Of a handshake it is known, or its lower
+ * bits are, and in these its cookie has what the SYN offered: without them the connection
+ * would have no window scale. */
 static __always_inline void resume(struct __sk_buff *skb, const struct timed *s)
 {
 	__u32 echo = bpf_ntohl(s->echo);
@@ -334,7 +373,7 @@ static __always_inline void resume(struct __sk_buff *skb, const struct timed *s)
 	if (!state)
 		return;
 	if (state == BPF_TCP_LISTEN) {
-		write_echo(skb, s, echo >> s->shift, TS_COOKIE_ECHO);
+		write_echo(skb, s, first_value_echoed(s), TS_COOKIE_ECHO);
 		return;
 	}
 	bpf_map_update_elem(&clocks, &s->segment.flow, &clock, BPF_NOEXIST);

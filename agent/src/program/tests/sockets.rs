@@ -84,7 +84,7 @@ fn client(family: Family) -> IpAddr {
     if family == V4 { "10.0.0.77" } else { "2001:db8::4d" }.parse().unwrap()
 }
 
-fn vip(family: Family) -> IpAddr {
+pub fn vip(family: Family) -> IpAddr {
     if family == V4 { "10.0.0.200" } else { "2001:db8::c8" }.parse().unwrap()
 }
 

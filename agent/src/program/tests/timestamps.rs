@@ -9,6 +9,7 @@ use wire::tunnel::multipath_option::MultipathOption;
 use zerocopy::FromZeros;
 
 use super::mss::{options, tcp_sum};
+use super::sockets::{namespace, vip};
 use super::*;
 use crate::records::{Flow, Opening};
 use crate::timestamps::{self, Clocks};
@@ -239,6 +240,62 @@ fn the_echo_of_a_first_fragment_is_restored_and_a_later_one_is_not_read() {
             assert_eq!(got, fragment(family, expected, is_first), "{family:?} {is_first}");
         }
     }
+}
+
+/// Of a handshake that a flood displaced the listener gets what the kernel sent, whole: from
+/// other upper bits it takes a first round trip of minutes.
+#[test]
+fn the_echo_of_a_displaced_handshake_is_the_kernels() {
+    let test = "the_echo_of_a_displaced_handshake_is_the_kernels";
+    if program_or_skip(test).is_none() {
+        return;
+    }
+    // (SYN/ACKs' values, the one that is echoed)
+    let cases: [(&[u32], usize); 5] = [
+        (&[5], 0),
+        (&[0x1234_5678], 0),
+        (&[u32::MAX - 1, 998], 0),
+        (&[u32::MAX - 1, 998], 1),
+        (&[0x7ff_ffff, 0x800_03e6, 0x800_0bb6], 1),
+    ];
+    namespace().inside(|| {
+        let mut clock = Clock::new(timestamps::SHIFT);
+        let mut handshakes: HashMap<MapData, Record<Flow>, [u8; 12]> =
+            ebpf::table(&mut clock.program.object, "handshakes").unwrap();
+        for family in [V4, V6] {
+            let _listener = std::net::TcpListener::bind((vip(family), PORT)).unwrap();
+            for (values, echoed) in cases {
+                let ends = Ends::new(family);
+                clock.open(&ends, BITS);
+                let mut sent = Vec::new();
+                for value in values {
+                    sent.push(clock.value_sent(&ends, SYN | ACK, *value));
+                    handshakes.remove(&Record(ends.key())).unwrap();
+                }
+                let (echo, counted) = clock.counted(|| clock.echo_received(&ends, sent[echoed]));
+                assert_eq!(echo, values[echoed], "{family:?} {values:x?}");
+                assert_eq!(counted, ["cookie_echo"]);
+            }
+        }
+    });
+}
+
+/// So many SYN/ACKs after it that nothing is noted of it: its cookie is in the lower bits.
+#[test]
+fn of_a_handshake_that_is_forgotten_the_echo_has_its_cookies_bits() {
+    let test = "of_a_handshake_that_is_forgotten_the_echo_has_its_cookies_bits";
+    if program_or_skip(test).is_none() {
+        return;
+    }
+    namespace().inside(|| {
+        let clock = Clock::new(timestamps::SHIFT);
+        for family in [V4, V6] {
+            let _listener = std::net::TcpListener::bind((vip(family), PORT)).unwrap();
+            let echo = 0x1234_5678 << timestamps::SHIFT | u32::from(BITS);
+            let echo = clock.echo_received(&Ends::new(family), echo);
+            assert_eq!(echo, 0x1234_5678 & 0x7_ffff);
+        }
+    });
 }
 
 proptest! {
