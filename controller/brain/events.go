@@ -69,6 +69,7 @@ type (
 		Generation      uint64
 		Unresolved      []Unresolved
 		RestartRequired string
+		Limits          []Limit
 	}
 	// ForwarderHandingOver: a successor is about to go on in its place; or,
 	// with false, one process or the other goes on by itself.

@@ -84,6 +84,7 @@ func (e ForwarderStatus) apply(s *State) {
 	f.generation = e.Generation
 	f.restartRequired = e.RestartRequired
 	s.plan.raiseGeneration(&s.step, e.Generation)
+	s.noteLimits(e.Limits)
 }
 
 func (e ForwarderHandingOver) apply(s *State) {

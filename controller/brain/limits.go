@@ -11,19 +11,15 @@ import (
 // Without a refusal for so long, a limit is reached no more.
 const limitOver = time.Minute
 
-type (
-	// LimitsCounted is what the forwarder's limits refused.
-	LimitsCounted struct{ Limits []LimitCount }
-	// LimitCount of one limit.
-	LimitCount struct {
-		Name string
-		// What it refused, as `packets of ...`.
-		Refused string
-		// Since the forwarder started; or if it is a state, now.
-		Count   uint64
-		IsState bool
-	}
-)
+// Limit of the forwarder, and what it refused.
+type Limit struct {
+	Name string
+	// What it refuses, as `packets of ...`.
+	Refused string
+	// Since the forwarder started; or if it is a state, now.
+	Count   uint64
+	IsState bool
+}
 
 // limitState is what is known of one limit.
 type limitState struct {
@@ -33,8 +29,8 @@ type limitState struct {
 	refused     uint64
 }
 
-func (e LimitsCounted) apply(s *State) {
-	for _, counted := range e.Limits {
+func (s *State) noteLimits(limits []Limit) {
+	for _, counted := range limits {
 		former, isKnown := s.limits[counted.Name]
 		if !isKnown && !counted.IsState { // when that was is not known
 			former.count = counted.Count
@@ -44,7 +40,7 @@ func (e LimitsCounted) apply(s *State) {
 }
 
 // after a count. One that is lower is of a forwarder that started anew.
-func (l limitState) after(at *step, counted LimitCount) limitState {
+func (l limitState) after(at *step, counted Limit) limitState {
 	grown := counted.Count
 	if !counted.IsState && counted.Count >= l.count {
 		grown -= l.count

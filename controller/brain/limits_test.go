@@ -11,9 +11,12 @@ import (
 func TestALimitThatIsReachedForLongIsToldTwice(t *testing.T) {
 	w := servingWeb(t)
 	w.log = nil
+	status := func(limit Limit) {
+		w.do(ForwarderStatus{Generation: w.running.GetGeneration(), Limits: []Limit{limit}})
+	}
 	count := func(name string, isState bool, counts ...uint64) {
 		for _, n := range counts {
-			w.do(LimitsCounted{[]LimitCount{{Name: name, Refused: "packets", Count: n, IsState: isState}}})
+			status(Limit{Name: name, Refused: "packets", Count: n, IsState: isState})
 			w.pass(10 * time.Second)
 		}
 	}
@@ -21,7 +24,7 @@ func TestALimitThatIsReachedForLongIsToldTwice(t *testing.T) {
 	count("table", false, 100, 100, 105, 106, 106, 107, 3, 3, 3, 3, 3, 3, 3, 3, 4)
 	count("targets", true, 0, 7, 9, 8, 0, 0, 0, 0, 0, 0, 0, 0)
 	for second := range uint64(600) {
-		w.do(LimitsCounted{[]LimitCount{{Name: "flood", Refused: "packets", Count: second}}})
+		status(Limit{Name: "flood", Refused: "packets", Count: second})
 		w.pass(time.Second)
 	}
 	var told []string

@@ -183,7 +183,7 @@ func (c *Controller) begin() {
 		c.tasks.Go(func() { run(work) })
 	}
 	c.tasks.Go(func() { health.Watch(work, c.options.RunDir, c.heardOfHealth) })
-	watchers := []func(context.Context, *Controller){watchSignals, watchGateway, watchTraffic, watchMachines, watchLimits}
+	watchers := []func(context.Context, *Controller){watchSignals, watchGateway, watchTraffic, watchMachines}
 	if etcd := c.configs.Etcd(); etcd != nil {
 		c.tasks.Go(func() {
 			etcd.Store.FollowDrains(work, c.log, func(drains fleet.Drains) { c.takeFleetDrains(work, drains) })

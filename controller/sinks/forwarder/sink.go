@@ -198,6 +198,9 @@ func statusOf(response *forwarderv1.GetStatusResponse) brain.ForwarderStatus {
 	for _, u := range response.Unresolved {
 		status.Unresolved = append(status.Unresolved, brain.Unresolved{Backend: u.Name, Address: u.Address, Why: u.Why})
 	}
+	for _, l := range response.Limits {
+		status.Limits = append(status.Limits, brain.Limit{Name: l.Name, Refused: l.Refused, Count: l.Count, IsState: l.IsState})
+	}
 	return status
 }
 

@@ -25,6 +25,7 @@ use crate::observe::compared::compared;
 use crate::observe::controller::Change;
 use crate::observe::explained::explained;
 use crate::observe::health::Health;
+use crate::observe::limits::limits;
 use crate::observe::metrics::page::{self, ConnectionCounts, Probes};
 use crate::proto;
 
@@ -85,6 +86,7 @@ impl Control {
             ),
             tunnel_errors: tunnel_errors(&self.tunnel_errors.seen(), &running.view.plan),
             probe_device: self.probe_device(),
+            limits: limits(&running.engine, running.view.kernel_targets.refused_full),
             kernel_cache: Some(running.kernel_cache()),
             ..empty
         }

@@ -5,4 +5,5 @@ pub mod compared;
 pub mod controller;
 pub mod explained;
 pub mod health;
+pub mod limits;
 pub mod metrics;

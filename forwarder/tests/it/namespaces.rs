@@ -741,17 +741,52 @@ fn udp_flow(source_port: u32, destination_port: u32) -> FlowKey {
     }
 }
 
-/// One echo request to the VIP.
-fn echo_request() {
+/// So many echo requests to the VIP.
+fn echo_requests(count: usize) {
     let raw = raw_socket(AddressFamily::INET, 1);
     // Type 8, checksum, id 1, sequence number 1.
     let message = [8, 0, 0xf7, 0xfd, 0, 1, 0, 1];
     let vip = SocketAddr::new(VIP.parse().unwrap(), 0);
-    sendto(&raw, &message, SendFlags::empty(), &vip).unwrap();
+    for _ in 0..count {
+        sendto(&raw, &message, SendFlags::empty(), &vip).unwrap();
+    }
 }
 
 fn source_port(packet: &CapturedPacket) -> u32 {
     u16::from_be_bytes([packet.frame[34], packet.frame[35]]).into()
+}
+
+#[test]
+fn a_limit_says_how_much_it_refused() {
+    if !root_or_skip("a_limit_says_how_much_it_refused") {
+        return;
+    }
+    let net = Net::of_both_families();
+    let mut forwarder = Forwarder::start(&net.balancer);
+    assert!(forwarder.status().limits.is_empty(), "no plan yet");
+    forwarder.set_plan(&net.plan(1, "DRIVER_AF_XDP", &[(11, 1)])).unwrap();
+    let documented = include_str!("../../../docs/events.md");
+    for limit in forwarder.status().limits {
+        assert_eq!(limit.count, 0, "{limit:?}");
+        assert!(documented.contains(&format!("`{}`", limit.name)), "{limit:?}");
+    }
+    let start = Instant::now();
+    while !forwarder
+        .status()
+        .limits
+        .iter()
+        .any(|limit| limit.name == "echo_limit" && limit.count > 0)
+    {
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", forwarder.status().limits);
+        net.client.inside(|| echo_requests(500));
+    }
+    // A slow machine reaches others, too.
+    let counters = forwarder.at_rest();
+    let limits = forwarder.status().limits;
+    for (reason, packets) in dropped(&counters) {
+        let limit = limits.iter().find(|limit| limit.name == reason);
+        assert_eq!(limit.map(|limit| limit.count), Some(packets), "{reason}: {limits:?}");
+    }
 }
 
 /// A capture whose client hung up ends a moment later.
@@ -803,7 +838,7 @@ fn packets_are_captured_with_what_became_of_them() {
         assert_eq!(packet.frame[42..], *datagram.as_bytes(), "as it was received");
     }
     // The slow path's decisions come later.
-    net.client.inside(echo_request);
+    net.client.inside(|| echo_requests(1));
     let echo = forwarder.captured(&mut stream, 1);
     assert_eq!((&*echo[0].verdict, echo[0].as_left), ("replied", true));
     drop(stream);

@@ -656,7 +656,9 @@ type GetStatusResponse struct {
 	// Absent: none came since the start or take-over.
 	TunnelErrors *TunnelErrors `protobuf:"bytes,19,opt,name=tunnel_errors,json=tunnelErrors,proto3" json:"tunnel_errors,omitempty"`
 	// Threads that packets do not need at once, as far as there are.
-	Helpers       []*HelperThread `protobuf:"bytes,20,rep,name=helpers,proto3" json:"helpers,omitempty"`
+	Helpers []*HelperThread `protobuf:"bytes,20,rep,name=helpers,proto3" json:"helpers,omitempty"`
+	// Empty: no plan yet.
+	Limits        []*Limit `protobuf:"bytes,21,rep,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -817,6 +819,84 @@ func (x *GetStatusResponse) GetHelpers() []*HelperThread {
 	return nil
 }
 
+func (x *GetStatusResponse) GetLimits() []*Limit {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// Something that the forwarder refuses more of, by the names of docs/events.md.
+type Limit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What it refuses, for people, as "packets ...".
+	Refused string `protobuf:"bytes,2,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Since the start or take-over; of a state, now.
+	Count         uint64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	IsState       bool   `protobuf:"varint,4,opt,name=is_state,json=isState,proto3" json:"is_state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limit) Reset() {
+	*x = Limit{}
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limit) ProtoMessage() {}
+
+func (x *Limit) ProtoReflect() protoreflect.Message {
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limit.ProtoReflect.Descriptor instead.
+func (*Limit) Descriptor() ([]byte, []int) {
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Limit) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Limit) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+func (x *Limit) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Limit) GetIsState() bool {
+	if x != nil {
+		return x.IsState
+	}
+	return false
+}
+
 type HelperThread struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As `top -H` shows it: next-hops, punt, probes, take-over.
@@ -829,7 +909,7 @@ type HelperThread struct {
 
 func (x *HelperThread) Reset() {
 	*x = HelperThread{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +921,7 @@ func (x *HelperThread) String() string {
 func (*HelperThread) ProtoMessage() {}
 
 func (x *HelperThread) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[11]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +934,7 @@ func (x *HelperThread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelperThread.ProtoReflect.Descriptor instead.
 func (*HelperThread) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{11}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HelperThread) GetName() string {
@@ -897,7 +977,7 @@ type KernelCache struct {
 
 func (x *KernelCache) Reset() {
 	*x = KernelCache{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +989,7 @@ func (x *KernelCache) String() string {
 func (*KernelCache) ProtoMessage() {}
 
 func (x *KernelCache) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[12]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1002,7 @@ func (x *KernelCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelCache.ProtoReflect.Descriptor instead.
 func (*KernelCache) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{12}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *KernelCache) GetState() string {
@@ -1001,7 +1081,7 @@ type NotCached struct {
 
 func (x *NotCached) Reset() {
 	*x = NotCached{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1093,7 @@ func (x *NotCached) String() string {
 func (*NotCached) ProtoMessage() {}
 
 func (x *NotCached) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[13]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1106,7 @@ func (x *NotCached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotCached.ProtoReflect.Descriptor instead.
 func (*NotCached) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{13}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NotCached) GetService() string {
@@ -1065,7 +1145,7 @@ type ProbeDevice struct {
 
 func (x *ProbeDevice) Reset() {
 	*x = ProbeDevice{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1157,7 @@ func (x *ProbeDevice) String() string {
 func (*ProbeDevice) ProtoMessage() {}
 
 func (x *ProbeDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[14]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1170,7 @@ func (x *ProbeDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeDevice.ProtoReflect.Descriptor instead.
 func (*ProbeDevice) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{14}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ProbeDevice) GetName() string {
@@ -1126,7 +1206,7 @@ type UnresolvedPeer struct {
 
 func (x *UnresolvedPeer) Reset() {
 	*x = UnresolvedPeer{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1218,7 @@ func (x *UnresolvedPeer) String() string {
 func (*UnresolvedPeer) ProtoMessage() {}
 
 func (x *UnresolvedPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[15]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1231,7 @@ func (x *UnresolvedPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnresolvedPeer.ProtoReflect.Descriptor instead.
 func (*UnresolvedPeer) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{15}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UnresolvedPeer) GetName() string {
@@ -1193,7 +1273,7 @@ type TunnelErrors struct {
 
 func (x *TunnelErrors) Reset() {
 	*x = TunnelErrors{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1285,7 @@ func (x *TunnelErrors) String() string {
 func (*TunnelErrors) ProtoMessage() {}
 
 func (x *TunnelErrors) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[16]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1298,7 @@ func (x *TunnelErrors) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TunnelErrors.ProtoReflect.Descriptor instead.
 func (*TunnelErrors) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{16}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TunnelErrors) GetCount() uint64 {
@@ -1273,7 +1353,7 @@ type TakenOver struct {
 
 func (x *TakenOver) Reset() {
 	*x = TakenOver{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1285,7 +1365,7 @@ func (x *TakenOver) String() string {
 func (*TakenOver) ProtoMessage() {}
 
 func (x *TakenOver) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[17]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1298,7 +1378,7 @@ func (x *TakenOver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakenOver.ProtoReflect.Descriptor instead.
 func (*TakenOver) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{17}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TakenOver) GetTimeMs() uint64 {
@@ -1356,7 +1436,7 @@ type Thread struct {
 
 func (x *Thread) Reset() {
 	*x = Thread{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1368,7 +1448,7 @@ func (x *Thread) String() string {
 func (*Thread) ProtoMessage() {}
 
 func (x *Thread) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[18]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1381,7 +1461,7 @@ func (x *Thread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Thread.ProtoReflect.Descriptor instead.
 func (*Thread) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{18}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Thread) GetRole() string {
@@ -1456,7 +1536,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1548,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[19]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1561,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{19}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Device) GetInterface() string {
@@ -1580,7 +1660,7 @@ type UnresolvedBackend struct {
 
 func (x *UnresolvedBackend) Reset() {
 	*x = UnresolvedBackend{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1672,7 @@ func (x *UnresolvedBackend) String() string {
 func (*UnresolvedBackend) ProtoMessage() {}
 
 func (x *UnresolvedBackend) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[20]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1685,7 @@ func (x *UnresolvedBackend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnresolvedBackend.ProtoReflect.Descriptor instead.
 func (*UnresolvedBackend) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{20}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *UnresolvedBackend) GetName() string {
@@ -1637,7 +1717,7 @@ type GetCountersRequest struct {
 
 func (x *GetCountersRequest) Reset() {
 	*x = GetCountersRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1649,7 +1729,7 @@ func (x *GetCountersRequest) String() string {
 func (*GetCountersRequest) ProtoMessage() {}
 
 func (x *GetCountersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[21]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1662,7 +1742,7 @@ func (x *GetCountersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCountersRequest.ProtoReflect.Descriptor instead.
 func (*GetCountersRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{21}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{22}
 }
 
 type GetCountersResponse struct {
@@ -1685,7 +1765,7 @@ type GetCountersResponse struct {
 
 func (x *GetCountersResponse) Reset() {
 	*x = GetCountersResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1697,7 +1777,7 @@ func (x *GetCountersResponse) String() string {
 func (*GetCountersResponse) ProtoMessage() {}
 
 func (x *GetCountersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[22]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1710,7 +1790,7 @@ func (x *GetCountersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCountersResponse.ProtoReflect.Descriptor instead.
 func (*GetCountersResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{22}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetCountersResponse) GetReceived() uint64 {
@@ -1803,7 +1883,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +1895,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[23]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +1908,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{23}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Drop) GetReason() string {
@@ -1869,7 +1949,7 @@ type Originated struct {
 
 func (x *Originated) Reset() {
 	*x = Originated{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +1961,7 @@ func (x *Originated) String() string {
 func (*Originated) ProtoMessage() {}
 
 func (x *Originated) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[24]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +1974,7 @@ func (x *Originated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Originated.ProtoReflect.Descriptor instead.
 func (*Originated) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{24}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Originated) GetKind() string {
@@ -1926,7 +2006,7 @@ type ServiceCounters struct {
 
 func (x *ServiceCounters) Reset() {
 	*x = ServiceCounters{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2018,7 @@ func (x *ServiceCounters) String() string {
 func (*ServiceCounters) ProtoMessage() {}
 
 func (x *ServiceCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[25]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2031,7 @@ func (x *ServiceCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceCounters.ProtoReflect.Descriptor instead.
 func (*ServiceCounters) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{25}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ServiceCounters) GetService() string {
@@ -2018,7 +2098,7 @@ type BackendCounters struct {
 
 func (x *BackendCounters) Reset() {
 	*x = BackendCounters{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2110,7 @@ func (x *BackendCounters) String() string {
 func (*BackendCounters) ProtoMessage() {}
 
 func (x *BackendCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[26]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2123,7 @@ func (x *BackendCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendCounters.ProtoReflect.Descriptor instead.
 func (*BackendCounters) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{26}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *BackendCounters) GetService() string {
@@ -2091,7 +2171,7 @@ type GetConnectionsRequest struct {
 
 func (x *GetConnectionsRequest) Reset() {
 	*x = GetConnectionsRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2103,7 +2183,7 @@ func (x *GetConnectionsRequest) String() string {
 func (*GetConnectionsRequest) ProtoMessage() {}
 
 func (x *GetConnectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[27]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2116,7 +2196,7 @@ func (x *GetConnectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConnectionsRequest.ProtoReflect.Descriptor instead.
 func (*GetConnectionsRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{27}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetConnectionsRequest) GetLookup() *FlowKey {
@@ -2140,7 +2220,7 @@ type FlowKey struct {
 
 func (x *FlowKey) Reset() {
 	*x = FlowKey{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2152,7 +2232,7 @@ func (x *FlowKey) String() string {
 func (*FlowKey) ProtoMessage() {}
 
 func (x *FlowKey) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[28]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2165,7 +2245,7 @@ func (x *FlowKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowKey.ProtoReflect.Descriptor instead.
 func (*FlowKey) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{28}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FlowKey) GetSource() string {
@@ -2215,7 +2295,7 @@ type GetConnectionsResponse struct {
 
 func (x *GetConnectionsResponse) Reset() {
 	*x = GetConnectionsResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2307,7 @@ func (x *GetConnectionsResponse) String() string {
 func (*GetConnectionsResponse) ProtoMessage() {}
 
 func (x *GetConnectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[29]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2320,7 @@ func (x *GetConnectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConnectionsResponse.ProtoReflect.Descriptor instead.
 func (*GetConnectionsResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{29}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetConnectionsResponse) GetConnectionsMax() uint64 {
@@ -2277,7 +2357,7 @@ type ConnectionCount struct {
 
 func (x *ConnectionCount) Reset() {
 	*x = ConnectionCount{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2289,7 +2369,7 @@ func (x *ConnectionCount) String() string {
 func (*ConnectionCount) ProtoMessage() {}
 
 func (x *ConnectionCount) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[30]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2302,7 +2382,7 @@ func (x *ConnectionCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectionCount.ProtoReflect.Descriptor instead.
 func (*ConnectionCount) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{30}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ConnectionCount) GetService() string {
@@ -2346,7 +2426,7 @@ type Connection struct {
 
 func (x *Connection) Reset() {
 	*x = Connection{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2358,7 +2438,7 @@ func (x *Connection) String() string {
 func (*Connection) ProtoMessage() {}
 
 func (x *Connection) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[31]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2371,7 +2451,7 @@ func (x *Connection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connection.ProtoReflect.Descriptor instead.
 func (*Connection) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{31}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Connection) GetWorker() uint32 {
@@ -2417,7 +2497,7 @@ type TakeOverRequest struct {
 
 func (x *TakeOverRequest) Reset() {
 	*x = TakeOverRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +2509,7 @@ func (x *TakeOverRequest) String() string {
 func (*TakeOverRequest) ProtoMessage() {}
 
 func (x *TakeOverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[32]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +2522,7 @@ func (x *TakeOverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeOverRequest.ProtoReflect.Descriptor instead.
 func (*TakeOverRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{32}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{33}
 }
 
 type TakeOverResponse struct {
@@ -2455,7 +2535,7 @@ type TakeOverResponse struct {
 
 func (x *TakeOverResponse) Reset() {
 	*x = TakeOverResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2467,7 +2547,7 @@ func (x *TakeOverResponse) String() string {
 func (*TakeOverResponse) ProtoMessage() {}
 
 func (x *TakeOverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[33]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2480,7 +2560,7 @@ func (x *TakeOverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeOverResponse.ProtoReflect.Descriptor instead.
 func (*TakeOverResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{33}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TakeOverResponse) GetPid() uint32 {
@@ -2501,7 +2581,7 @@ type GetMetricsRequest struct {
 
 func (x *GetMetricsRequest) Reset() {
 	*x = GetMetricsRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2593,7 @@ func (x *GetMetricsRequest) String() string {
 func (*GetMetricsRequest) ProtoMessage() {}
 
 func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[34]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2606,7 @@ func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
 func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{34}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetMetricsRequest) GetFresh() bool {
@@ -2545,7 +2625,7 @@ type GetMetricsResponse struct {
 
 func (x *GetMetricsResponse) Reset() {
 	*x = GetMetricsResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2557,7 +2637,7 @@ func (x *GetMetricsResponse) String() string {
 func (*GetMetricsResponse) ProtoMessage() {}
 
 func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[35]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2570,7 +2650,7 @@ func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsResponse.ProtoReflect.Descriptor instead.
 func (*GetMetricsResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{35}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetMetricsResponse) GetText() string {
@@ -2593,7 +2673,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2685,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[36]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2698,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{36}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ExplainRequest) GetFlow() *FlowKey {
@@ -2706,7 +2786,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2718,7 +2798,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[37]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2731,7 +2811,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{37}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ExplainResponse) GetGeneration() uint64 {
@@ -2931,7 +3011,7 @@ type CachedFlow struct {
 
 func (x *CachedFlow) Reset() {
 	*x = CachedFlow{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2943,7 +3023,7 @@ func (x *CachedFlow) String() string {
 func (*CachedFlow) ProtoMessage() {}
 
 func (x *CachedFlow) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[38]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2956,7 +3036,7 @@ func (x *CachedFlow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CachedFlow.ProtoReflect.Descriptor instead.
 func (*CachedFlow) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{38}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CachedFlow) GetQueue() uint32 {
@@ -2999,7 +3079,7 @@ type ExplainedMultipath struct {
 
 func (x *ExplainedMultipath) Reset() {
 	*x = ExplainedMultipath{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3011,7 +3091,7 @@ func (x *ExplainedMultipath) String() string {
 func (*ExplainedMultipath) ProtoMessage() {}
 
 func (x *ExplainedMultipath) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[39]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3024,7 +3104,7 @@ func (x *ExplainedMultipath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedMultipath.ProtoReflect.Descriptor instead.
 func (*ExplainedMultipath) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{39}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ExplainedMultipath) GetBy() string {
@@ -3074,7 +3154,7 @@ type ExplainedConnectionId struct {
 
 func (x *ExplainedConnectionId) Reset() {
 	*x = ExplainedConnectionId{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3086,7 +3166,7 @@ func (x *ExplainedConnectionId) String() string {
 func (*ExplainedConnectionId) ProtoMessage() {}
 
 func (x *ExplainedConnectionId) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[40]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3099,7 +3179,7 @@ func (x *ExplainedConnectionId) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedConnectionId.ProtoReflect.Descriptor instead.
 func (*ExplainedConnectionId) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{40}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ExplainedConnectionId) GetConfig() uint32 {
@@ -3151,7 +3231,7 @@ type TrackedFlow struct {
 
 func (x *TrackedFlow) Reset() {
 	*x = TrackedFlow{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3163,7 +3243,7 @@ func (x *TrackedFlow) String() string {
 func (*TrackedFlow) ProtoMessage() {}
 
 func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[41]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3176,7 +3256,7 @@ func (x *TrackedFlow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrackedFlow.ProtoReflect.Descriptor instead.
 func (*TrackedFlow) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{41}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *TrackedFlow) GetWorker() uint32 {
@@ -3226,7 +3306,7 @@ type NextHop struct {
 
 func (x *NextHop) Reset() {
 	*x = NextHop{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3238,7 +3318,7 @@ func (x *NextHop) String() string {
 func (*NextHop) ProtoMessage() {}
 
 func (x *NextHop) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[42]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3251,7 +3331,7 @@ func (x *NextHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextHop.ProtoReflect.Descriptor instead.
 func (*NextHop) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{42}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *NextHop) GetDevice() string {
@@ -3283,7 +3363,7 @@ type GetDropSamplesRequest struct {
 
 func (x *GetDropSamplesRequest) Reset() {
 	*x = GetDropSamplesRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3295,7 +3375,7 @@ func (x *GetDropSamplesRequest) String() string {
 func (*GetDropSamplesRequest) ProtoMessage() {}
 
 func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[43]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3308,7 +3388,7 @@ func (x *GetDropSamplesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesRequest.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{43}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{44}
 }
 
 type GetDropSamplesResponse struct {
@@ -3321,7 +3401,7 @@ type GetDropSamplesResponse struct {
 
 func (x *GetDropSamplesResponse) Reset() {
 	*x = GetDropSamplesResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3333,7 +3413,7 @@ func (x *GetDropSamplesResponse) String() string {
 func (*GetDropSamplesResponse) ProtoMessage() {}
 
 func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[44]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3346,7 +3426,7 @@ func (x *GetDropSamplesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDropSamplesResponse.ProtoReflect.Descriptor instead.
 func (*GetDropSamplesResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{44}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetDropSamplesResponse) GetSamples() []*DropSample {
@@ -3371,7 +3451,7 @@ type DropSample struct {
 
 func (x *DropSample) Reset() {
 	*x = DropSample{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[45]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3383,7 +3463,7 @@ func (x *DropSample) String() string {
 func (*DropSample) ProtoMessage() {}
 
 func (x *DropSample) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[45]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3396,7 +3476,7 @@ func (x *DropSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropSample.ProtoReflect.Descriptor instead.
 func (*DropSample) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{45}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DropSample) GetReason() string {
@@ -3453,7 +3533,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[46]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3545,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[46]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3558,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{46}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CaptureRequest) GetService() string {
@@ -3528,7 +3608,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[47]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3540,7 +3620,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[47]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3553,7 +3633,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{47}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CaptureResponse) GetPackets() []*CapturedPacket {
@@ -3592,7 +3672,7 @@ type CapturedPacket struct {
 
 func (x *CapturedPacket) Reset() {
 	*x = CapturedPacket{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[48]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3604,7 +3684,7 @@ func (x *CapturedPacket) String() string {
 func (*CapturedPacket) ProtoMessage() {}
 
 func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[48]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3617,7 +3697,7 @@ func (x *CapturedPacket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapturedPacket.ProtoReflect.Descriptor instead.
 func (*CapturedPacket) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{48}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CapturedPacket) GetTimeNs() uint64 {
@@ -3691,7 +3771,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[49]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3703,7 +3783,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[49]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3716,7 +3796,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{49}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{50}
 }
 
 type WatchResponse struct {
@@ -3730,7 +3810,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[50]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3742,7 +3822,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[50]
+	mi := &file_guideway_forwarder_v1_forwarder_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3755,7 +3835,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{50}
+	return file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *WatchResponse) GetHandingOver() bool {
@@ -3809,7 +3889,7 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x06moving\x18\x02 \x01(\x04R\x06moving\x12\x1a\n" +
 	"\bbreaking\x18\x03 \x01(\x04R\bbreaking\x12\x18\n" +
 	"\aunknown\x18\x04 \x01(\x04R\aunknown\"\x18\n" +
-	"\x10GetStatusRequestJ\x04\b\x01\x10\x02\"\xac\a\n" +
+	"\x10GetStatusRequestJ\x04\b\x01\x10\x02\"\xe2\a\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\x12\x1e\n" +
@@ -3833,8 +3913,14 @@ const file_guideway_forwarder_v1_forwarder_proto_rawDesc = "" +
 	"\x14controller_absent_ms\x18\x11 \x01(\x04R\x12controllerAbsentMs\x12E\n" +
 	"\fkernel_cache\x18\x12 \x01(\v2\".guideway.forwarder.v1.KernelCacheR\vkernelCache\x12H\n" +
 	"\rtunnel_errors\x18\x13 \x01(\v2#.guideway.forwarder.v1.TunnelErrorsR\ftunnelErrors\x12=\n" +
-	"\ahelpers\x18\x14 \x03(\v2#.guideway.forwarder.v1.HelperThreadR\ahelpersJ\x04\b\n" +
-	"\x10\vJ\x04\b\x0e\x10\x0fR\tpath_mtus\"L\n" +
+	"\ahelpers\x18\x14 \x03(\v2#.guideway.forwarder.v1.HelperThreadR\ahelpers\x124\n" +
+	"\x06limits\x18\x15 \x03(\v2\x1c.guideway.forwarder.v1.LimitR\x06limitsJ\x04\b\n" +
+	"\x10\vJ\x04\b\x0e\x10\x0fR\tpath_mtus\"f\n" +
+	"\x05Limit\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\arefused\x18\x02 \x01(\tR\arefused\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x04R\x05count\x12\x19\n" +
+	"\bis_state\x18\x04 \x01(\bR\aisState\"L\n" +
 	"\fHelperThread\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12(\n" +
 	"\x10heartbeat_age_ms\x18\x02 \x01(\x04R\x0eheartbeatAgeMs\"\xc1\x02\n" +
@@ -4108,7 +4194,7 @@ func file_guideway_forwarder_v1_forwarder_proto_rawDescGZIP() []byte {
 	return file_guideway_forwarder_v1_forwarder_proto_rawDescData
 }
 
-var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_guideway_forwarder_v1_forwarder_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*SetPlanRequest)(nil),         // 0: guideway.forwarder.v1.SetPlanRequest
 	(*SetPlanResponse)(nil),        // 1: guideway.forwarder.v1.SetPlanResponse
@@ -4121,113 +4207,115 @@ var file_guideway_forwarder_v1_forwarder_proto_goTypes = []any{
 	(*ConnectionOutcomes)(nil),     // 8: guideway.forwarder.v1.ConnectionOutcomes
 	(*GetStatusRequest)(nil),       // 9: guideway.forwarder.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),      // 10: guideway.forwarder.v1.GetStatusResponse
-	(*HelperThread)(nil),           // 11: guideway.forwarder.v1.HelperThread
-	(*KernelCache)(nil),            // 12: guideway.forwarder.v1.KernelCache
-	(*NotCached)(nil),              // 13: guideway.forwarder.v1.NotCached
-	(*ProbeDevice)(nil),            // 14: guideway.forwarder.v1.ProbeDevice
-	(*UnresolvedPeer)(nil),         // 15: guideway.forwarder.v1.UnresolvedPeer
-	(*TunnelErrors)(nil),           // 16: guideway.forwarder.v1.TunnelErrors
-	(*TakenOver)(nil),              // 17: guideway.forwarder.v1.TakenOver
-	(*Thread)(nil),                 // 18: guideway.forwarder.v1.Thread
-	(*Device)(nil),                 // 19: guideway.forwarder.v1.Device
-	(*UnresolvedBackend)(nil),      // 20: guideway.forwarder.v1.UnresolvedBackend
-	(*GetCountersRequest)(nil),     // 21: guideway.forwarder.v1.GetCountersRequest
-	(*GetCountersResponse)(nil),    // 22: guideway.forwarder.v1.GetCountersResponse
-	(*Drop)(nil),                   // 23: guideway.forwarder.v1.Drop
-	(*Originated)(nil),             // 24: guideway.forwarder.v1.Originated
-	(*ServiceCounters)(nil),        // 25: guideway.forwarder.v1.ServiceCounters
-	(*BackendCounters)(nil),        // 26: guideway.forwarder.v1.BackendCounters
-	(*GetConnectionsRequest)(nil),  // 27: guideway.forwarder.v1.GetConnectionsRequest
-	(*FlowKey)(nil),                // 28: guideway.forwarder.v1.FlowKey
-	(*GetConnectionsResponse)(nil), // 29: guideway.forwarder.v1.GetConnectionsResponse
-	(*ConnectionCount)(nil),        // 30: guideway.forwarder.v1.ConnectionCount
-	(*Connection)(nil),             // 31: guideway.forwarder.v1.Connection
-	(*TakeOverRequest)(nil),        // 32: guideway.forwarder.v1.TakeOverRequest
-	(*TakeOverResponse)(nil),       // 33: guideway.forwarder.v1.TakeOverResponse
-	(*GetMetricsRequest)(nil),      // 34: guideway.forwarder.v1.GetMetricsRequest
-	(*GetMetricsResponse)(nil),     // 35: guideway.forwarder.v1.GetMetricsResponse
-	(*ExplainRequest)(nil),         // 36: guideway.forwarder.v1.ExplainRequest
-	(*ExplainResponse)(nil),        // 37: guideway.forwarder.v1.ExplainResponse
-	(*CachedFlow)(nil),             // 38: guideway.forwarder.v1.CachedFlow
-	(*ExplainedMultipath)(nil),     // 39: guideway.forwarder.v1.ExplainedMultipath
-	(*ExplainedConnectionId)(nil),  // 40: guideway.forwarder.v1.ExplainedConnectionId
-	(*TrackedFlow)(nil),            // 41: guideway.forwarder.v1.TrackedFlow
-	(*NextHop)(nil),                // 42: guideway.forwarder.v1.NextHop
-	(*GetDropSamplesRequest)(nil),  // 43: guideway.forwarder.v1.GetDropSamplesRequest
-	(*GetDropSamplesResponse)(nil), // 44: guideway.forwarder.v1.GetDropSamplesResponse
-	(*DropSample)(nil),             // 45: guideway.forwarder.v1.DropSample
-	(*CaptureRequest)(nil),         // 46: guideway.forwarder.v1.CaptureRequest
-	(*CaptureResponse)(nil),        // 47: guideway.forwarder.v1.CaptureResponse
-	(*CapturedPacket)(nil),         // 48: guideway.forwarder.v1.CapturedPacket
-	(*WatchRequest)(nil),           // 49: guideway.forwarder.v1.WatchRequest
-	(*WatchResponse)(nil),          // 50: guideway.forwarder.v1.WatchResponse
-	nil,                            // 51: guideway.forwarder.v1.ProbeDevice.PacketsEntry
-	(*v1.Plan)(nil),                // 52: guideway.plan.v1.Plan
+	(*Limit)(nil),                  // 11: guideway.forwarder.v1.Limit
+	(*HelperThread)(nil),           // 12: guideway.forwarder.v1.HelperThread
+	(*KernelCache)(nil),            // 13: guideway.forwarder.v1.KernelCache
+	(*NotCached)(nil),              // 14: guideway.forwarder.v1.NotCached
+	(*ProbeDevice)(nil),            // 15: guideway.forwarder.v1.ProbeDevice
+	(*UnresolvedPeer)(nil),         // 16: guideway.forwarder.v1.UnresolvedPeer
+	(*TunnelErrors)(nil),           // 17: guideway.forwarder.v1.TunnelErrors
+	(*TakenOver)(nil),              // 18: guideway.forwarder.v1.TakenOver
+	(*Thread)(nil),                 // 19: guideway.forwarder.v1.Thread
+	(*Device)(nil),                 // 20: guideway.forwarder.v1.Device
+	(*UnresolvedBackend)(nil),      // 21: guideway.forwarder.v1.UnresolvedBackend
+	(*GetCountersRequest)(nil),     // 22: guideway.forwarder.v1.GetCountersRequest
+	(*GetCountersResponse)(nil),    // 23: guideway.forwarder.v1.GetCountersResponse
+	(*Drop)(nil),                   // 24: guideway.forwarder.v1.Drop
+	(*Originated)(nil),             // 25: guideway.forwarder.v1.Originated
+	(*ServiceCounters)(nil),        // 26: guideway.forwarder.v1.ServiceCounters
+	(*BackendCounters)(nil),        // 27: guideway.forwarder.v1.BackendCounters
+	(*GetConnectionsRequest)(nil),  // 28: guideway.forwarder.v1.GetConnectionsRequest
+	(*FlowKey)(nil),                // 29: guideway.forwarder.v1.FlowKey
+	(*GetConnectionsResponse)(nil), // 30: guideway.forwarder.v1.GetConnectionsResponse
+	(*ConnectionCount)(nil),        // 31: guideway.forwarder.v1.ConnectionCount
+	(*Connection)(nil),             // 32: guideway.forwarder.v1.Connection
+	(*TakeOverRequest)(nil),        // 33: guideway.forwarder.v1.TakeOverRequest
+	(*TakeOverResponse)(nil),       // 34: guideway.forwarder.v1.TakeOverResponse
+	(*GetMetricsRequest)(nil),      // 35: guideway.forwarder.v1.GetMetricsRequest
+	(*GetMetricsResponse)(nil),     // 36: guideway.forwarder.v1.GetMetricsResponse
+	(*ExplainRequest)(nil),         // 37: guideway.forwarder.v1.ExplainRequest
+	(*ExplainResponse)(nil),        // 38: guideway.forwarder.v1.ExplainResponse
+	(*CachedFlow)(nil),             // 39: guideway.forwarder.v1.CachedFlow
+	(*ExplainedMultipath)(nil),     // 40: guideway.forwarder.v1.ExplainedMultipath
+	(*ExplainedConnectionId)(nil),  // 41: guideway.forwarder.v1.ExplainedConnectionId
+	(*TrackedFlow)(nil),            // 42: guideway.forwarder.v1.TrackedFlow
+	(*NextHop)(nil),                // 43: guideway.forwarder.v1.NextHop
+	(*GetDropSamplesRequest)(nil),  // 44: guideway.forwarder.v1.GetDropSamplesRequest
+	(*GetDropSamplesResponse)(nil), // 45: guideway.forwarder.v1.GetDropSamplesResponse
+	(*DropSample)(nil),             // 46: guideway.forwarder.v1.DropSample
+	(*CaptureRequest)(nil),         // 47: guideway.forwarder.v1.CaptureRequest
+	(*CaptureResponse)(nil),        // 48: guideway.forwarder.v1.CaptureResponse
+	(*CapturedPacket)(nil),         // 49: guideway.forwarder.v1.CapturedPacket
+	(*WatchRequest)(nil),           // 50: guideway.forwarder.v1.WatchRequest
+	(*WatchResponse)(nil),          // 51: guideway.forwarder.v1.WatchResponse
+	nil,                            // 52: guideway.forwarder.v1.ProbeDevice.PacketsEntry
+	(*v1.Plan)(nil),                // 53: guideway.plan.v1.Plan
 }
 var file_guideway_forwarder_v1_forwarder_proto_depIdxs = []int32{
-	52, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
-	52, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
-	52, // 2: guideway.forwarder.v1.ComparePlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	53, // 0: guideway.forwarder.v1.SetPlanRequest.plan:type_name -> guideway.plan.v1.Plan
+	53, // 1: guideway.forwarder.v1.GetPlanResponse.plan:type_name -> guideway.plan.v1.Plan
+	53, // 2: guideway.forwarder.v1.ComparePlanRequest.plan:type_name -> guideway.plan.v1.Plan
 	6,  // 3: guideway.forwarder.v1.ComparePlanResponse.services:type_name -> guideway.forwarder.v1.ServiceComparison
 	7,  // 4: guideway.forwarder.v1.ServiceComparison.backends:type_name -> guideway.forwarder.v1.BackendShare
 	8,  // 5: guideway.forwarder.v1.ServiceComparison.established:type_name -> guideway.forwarder.v1.ConnectionOutcomes
 	8,  // 6: guideway.forwarder.v1.ServiceComparison.opening_or_closing:type_name -> guideway.forwarder.v1.ConnectionOutcomes
-	18, // 7: guideway.forwarder.v1.GetStatusResponse.threads:type_name -> guideway.forwarder.v1.Thread
-	19, // 8: guideway.forwarder.v1.GetStatusResponse.devices:type_name -> guideway.forwarder.v1.Device
-	20, // 9: guideway.forwarder.v1.GetStatusResponse.unresolved:type_name -> guideway.forwarder.v1.UnresolvedBackend
-	17, // 10: guideway.forwarder.v1.GetStatusResponse.taken_over:type_name -> guideway.forwarder.v1.TakenOver
-	15, // 11: guideway.forwarder.v1.GetStatusResponse.unresolved_peers:type_name -> guideway.forwarder.v1.UnresolvedPeer
-	14, // 12: guideway.forwarder.v1.GetStatusResponse.probe_device:type_name -> guideway.forwarder.v1.ProbeDevice
-	12, // 13: guideway.forwarder.v1.GetStatusResponse.kernel_cache:type_name -> guideway.forwarder.v1.KernelCache
-	16, // 14: guideway.forwarder.v1.GetStatusResponse.tunnel_errors:type_name -> guideway.forwarder.v1.TunnelErrors
-	11, // 15: guideway.forwarder.v1.GetStatusResponse.helpers:type_name -> guideway.forwarder.v1.HelperThread
-	13, // 16: guideway.forwarder.v1.KernelCache.not_cached:type_name -> guideway.forwarder.v1.NotCached
-	51, // 17: guideway.forwarder.v1.ProbeDevice.packets:type_name -> guideway.forwarder.v1.ProbeDevice.PacketsEntry
-	23, // 18: guideway.forwarder.v1.GetCountersResponse.dropped:type_name -> guideway.forwarder.v1.Drop
-	24, // 19: guideway.forwarder.v1.GetCountersResponse.originated:type_name -> guideway.forwarder.v1.Originated
-	25, // 20: guideway.forwarder.v1.GetCountersResponse.services:type_name -> guideway.forwarder.v1.ServiceCounters
-	26, // 21: guideway.forwarder.v1.GetCountersResponse.backends:type_name -> guideway.forwarder.v1.BackendCounters
-	28, // 22: guideway.forwarder.v1.GetConnectionsRequest.lookup:type_name -> guideway.forwarder.v1.FlowKey
-	30, // 23: guideway.forwarder.v1.GetConnectionsResponse.counts:type_name -> guideway.forwarder.v1.ConnectionCount
-	31, // 24: guideway.forwarder.v1.GetConnectionsResponse.found:type_name -> guideway.forwarder.v1.Connection
-	28, // 25: guideway.forwarder.v1.ExplainRequest.flow:type_name -> guideway.forwarder.v1.FlowKey
-	23, // 26: guideway.forwarder.v1.ExplainResponse.end:type_name -> guideway.forwarder.v1.Drop
-	41, // 27: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
-	42, // 28: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
-	40, // 29: guideway.forwarder.v1.ExplainResponse.connection_id:type_name -> guideway.forwarder.v1.ExplainedConnectionId
-	39, // 30: guideway.forwarder.v1.ExplainResponse.multipath:type_name -> guideway.forwarder.v1.ExplainedMultipath
-	38, // 31: guideway.forwarder.v1.ExplainResponse.cached:type_name -> guideway.forwarder.v1.CachedFlow
-	45, // 32: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
-	48, // 33: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
-	0,  // 34: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
-	2,  // 35: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
-	4,  // 36: guideway.forwarder.v1.Forwarder.ComparePlan:input_type -> guideway.forwarder.v1.ComparePlanRequest
-	9,  // 37: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
-	21, // 38: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
-	27, // 39: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
-	36, // 40: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
-	43, // 41: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
-	46, // 42: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
-	32, // 43: guideway.forwarder.v1.Forwarder.TakeOver:input_type -> guideway.forwarder.v1.TakeOverRequest
-	34, // 44: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
-	49, // 45: guideway.forwarder.v1.Forwarder.Watch:input_type -> guideway.forwarder.v1.WatchRequest
-	1,  // 46: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
-	3,  // 47: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
-	5,  // 48: guideway.forwarder.v1.Forwarder.ComparePlan:output_type -> guideway.forwarder.v1.ComparePlanResponse
-	10, // 49: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
-	22, // 50: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
-	29, // 51: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
-	37, // 52: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
-	44, // 53: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
-	47, // 54: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
-	33, // 55: guideway.forwarder.v1.Forwarder.TakeOver:output_type -> guideway.forwarder.v1.TakeOverResponse
-	35, // 56: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
-	50, // 57: guideway.forwarder.v1.Forwarder.Watch:output_type -> guideway.forwarder.v1.WatchResponse
-	46, // [46:58] is the sub-list for method output_type
-	34, // [34:46] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	19, // 7: guideway.forwarder.v1.GetStatusResponse.threads:type_name -> guideway.forwarder.v1.Thread
+	20, // 8: guideway.forwarder.v1.GetStatusResponse.devices:type_name -> guideway.forwarder.v1.Device
+	21, // 9: guideway.forwarder.v1.GetStatusResponse.unresolved:type_name -> guideway.forwarder.v1.UnresolvedBackend
+	18, // 10: guideway.forwarder.v1.GetStatusResponse.taken_over:type_name -> guideway.forwarder.v1.TakenOver
+	16, // 11: guideway.forwarder.v1.GetStatusResponse.unresolved_peers:type_name -> guideway.forwarder.v1.UnresolvedPeer
+	15, // 12: guideway.forwarder.v1.GetStatusResponse.probe_device:type_name -> guideway.forwarder.v1.ProbeDevice
+	13, // 13: guideway.forwarder.v1.GetStatusResponse.kernel_cache:type_name -> guideway.forwarder.v1.KernelCache
+	17, // 14: guideway.forwarder.v1.GetStatusResponse.tunnel_errors:type_name -> guideway.forwarder.v1.TunnelErrors
+	12, // 15: guideway.forwarder.v1.GetStatusResponse.helpers:type_name -> guideway.forwarder.v1.HelperThread
+	11, // 16: guideway.forwarder.v1.GetStatusResponse.limits:type_name -> guideway.forwarder.v1.Limit
+	14, // 17: guideway.forwarder.v1.KernelCache.not_cached:type_name -> guideway.forwarder.v1.NotCached
+	52, // 18: guideway.forwarder.v1.ProbeDevice.packets:type_name -> guideway.forwarder.v1.ProbeDevice.PacketsEntry
+	24, // 19: guideway.forwarder.v1.GetCountersResponse.dropped:type_name -> guideway.forwarder.v1.Drop
+	25, // 20: guideway.forwarder.v1.GetCountersResponse.originated:type_name -> guideway.forwarder.v1.Originated
+	26, // 21: guideway.forwarder.v1.GetCountersResponse.services:type_name -> guideway.forwarder.v1.ServiceCounters
+	27, // 22: guideway.forwarder.v1.GetCountersResponse.backends:type_name -> guideway.forwarder.v1.BackendCounters
+	29, // 23: guideway.forwarder.v1.GetConnectionsRequest.lookup:type_name -> guideway.forwarder.v1.FlowKey
+	31, // 24: guideway.forwarder.v1.GetConnectionsResponse.counts:type_name -> guideway.forwarder.v1.ConnectionCount
+	32, // 25: guideway.forwarder.v1.GetConnectionsResponse.found:type_name -> guideway.forwarder.v1.Connection
+	29, // 26: guideway.forwarder.v1.ExplainRequest.flow:type_name -> guideway.forwarder.v1.FlowKey
+	24, // 27: guideway.forwarder.v1.ExplainResponse.end:type_name -> guideway.forwarder.v1.Drop
+	42, // 28: guideway.forwarder.v1.ExplainResponse.tracked:type_name -> guideway.forwarder.v1.TrackedFlow
+	43, // 29: guideway.forwarder.v1.ExplainResponse.next_hop:type_name -> guideway.forwarder.v1.NextHop
+	41, // 30: guideway.forwarder.v1.ExplainResponse.connection_id:type_name -> guideway.forwarder.v1.ExplainedConnectionId
+	40, // 31: guideway.forwarder.v1.ExplainResponse.multipath:type_name -> guideway.forwarder.v1.ExplainedMultipath
+	39, // 32: guideway.forwarder.v1.ExplainResponse.cached:type_name -> guideway.forwarder.v1.CachedFlow
+	46, // 33: guideway.forwarder.v1.GetDropSamplesResponse.samples:type_name -> guideway.forwarder.v1.DropSample
+	49, // 34: guideway.forwarder.v1.CaptureResponse.packets:type_name -> guideway.forwarder.v1.CapturedPacket
+	0,  // 35: guideway.forwarder.v1.Forwarder.SetPlan:input_type -> guideway.forwarder.v1.SetPlanRequest
+	2,  // 36: guideway.forwarder.v1.Forwarder.GetPlan:input_type -> guideway.forwarder.v1.GetPlanRequest
+	4,  // 37: guideway.forwarder.v1.Forwarder.ComparePlan:input_type -> guideway.forwarder.v1.ComparePlanRequest
+	9,  // 38: guideway.forwarder.v1.Forwarder.GetStatus:input_type -> guideway.forwarder.v1.GetStatusRequest
+	22, // 39: guideway.forwarder.v1.Forwarder.GetCounters:input_type -> guideway.forwarder.v1.GetCountersRequest
+	28, // 40: guideway.forwarder.v1.Forwarder.GetConnections:input_type -> guideway.forwarder.v1.GetConnectionsRequest
+	37, // 41: guideway.forwarder.v1.Forwarder.Explain:input_type -> guideway.forwarder.v1.ExplainRequest
+	44, // 42: guideway.forwarder.v1.Forwarder.GetDropSamples:input_type -> guideway.forwarder.v1.GetDropSamplesRequest
+	47, // 43: guideway.forwarder.v1.Forwarder.Capture:input_type -> guideway.forwarder.v1.CaptureRequest
+	33, // 44: guideway.forwarder.v1.Forwarder.TakeOver:input_type -> guideway.forwarder.v1.TakeOverRequest
+	35, // 45: guideway.forwarder.v1.Forwarder.GetMetrics:input_type -> guideway.forwarder.v1.GetMetricsRequest
+	50, // 46: guideway.forwarder.v1.Forwarder.Watch:input_type -> guideway.forwarder.v1.WatchRequest
+	1,  // 47: guideway.forwarder.v1.Forwarder.SetPlan:output_type -> guideway.forwarder.v1.SetPlanResponse
+	3,  // 48: guideway.forwarder.v1.Forwarder.GetPlan:output_type -> guideway.forwarder.v1.GetPlanResponse
+	5,  // 49: guideway.forwarder.v1.Forwarder.ComparePlan:output_type -> guideway.forwarder.v1.ComparePlanResponse
+	10, // 50: guideway.forwarder.v1.Forwarder.GetStatus:output_type -> guideway.forwarder.v1.GetStatusResponse
+	23, // 51: guideway.forwarder.v1.Forwarder.GetCounters:output_type -> guideway.forwarder.v1.GetCountersResponse
+	30, // 52: guideway.forwarder.v1.Forwarder.GetConnections:output_type -> guideway.forwarder.v1.GetConnectionsResponse
+	38, // 53: guideway.forwarder.v1.Forwarder.Explain:output_type -> guideway.forwarder.v1.ExplainResponse
+	45, // 54: guideway.forwarder.v1.Forwarder.GetDropSamples:output_type -> guideway.forwarder.v1.GetDropSamplesResponse
+	48, // 55: guideway.forwarder.v1.Forwarder.Capture:output_type -> guideway.forwarder.v1.CaptureResponse
+	34, // 56: guideway.forwarder.v1.Forwarder.TakeOver:output_type -> guideway.forwarder.v1.TakeOverResponse
+	36, // 57: guideway.forwarder.v1.Forwarder.GetMetrics:output_type -> guideway.forwarder.v1.GetMetricsResponse
+	51, // 58: guideway.forwarder.v1.Forwarder.Watch:output_type -> guideway.forwarder.v1.WatchResponse
+	47, // [47:59] is the sub-list for method output_type
+	35, // [35:47] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_guideway_forwarder_v1_forwarder_proto_init() }
@@ -4235,16 +4323,16 @@ func file_guideway_forwarder_v1_forwarder_proto_init() {
 	if File_guideway_forwarder_v1_forwarder_proto != nil {
 		return
 	}
-	file_guideway_forwarder_v1_forwarder_proto_msgTypes[37].OneofWrappers = []any{}
-	file_guideway_forwarder_v1_forwarder_proto_msgTypes[39].OneofWrappers = []any{}
+	file_guideway_forwarder_v1_forwarder_proto_msgTypes[38].OneofWrappers = []any{}
 	file_guideway_forwarder_v1_forwarder_proto_msgTypes[40].OneofWrappers = []any{}
+	file_guideway_forwarder_v1_forwarder_proto_msgTypes[41].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guideway_forwarder_v1_forwarder_proto_rawDesc), len(file_guideway_forwarder_v1_forwarder_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   52,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
