@@ -106,6 +106,8 @@ type diagnosis struct {
 	metrics  string
 	// The forwarder's plan, if health checks go through its tunnels.
 	running *planv1.Plan
+	// Where a service lacks some.
+	down []*controllerv1.Backend
 	// Tracked connections, and those that nothing answers.
 	counts     []*forwarderv1.ConnectionCount
 	unanswered map[member]uint64
@@ -114,6 +116,8 @@ type diagnosis struct {
 	host         host
 
 	findings []finding
+	// By index of the finding.
+	consequences map[int]consequence
 }
 
 // host is the machine, as far as interfaces go.
@@ -160,7 +164,7 @@ func examine(ctx context.Context, m machine.Machine, h host) []finding {
 	p.accounts()
 	p.losses()
 	p.drops()
-	return p.findings
+	return p.told()
 }
 
 func (p *diagnosis) add(grade, what, format string, values ...any) {
@@ -173,13 +177,14 @@ func (p *diagnosis) ask(ctx context.Context, m machine.Machine) {
 		return err
 	})
 	if err != nil {
-		p.add(gradeFail, "controller", "%v", err)
+		p.add(gradeFail, "controller", "%v; until then all goes on by the last plan, and nothing follows the backends' health", err)
 	} else {
 		p.add(gradeOK, "controller", "answers, version %s", p.state.Version)
 		_ = m.AskController(ctx, func(ctx context.Context, client controllerv1.ControllerClient) (err error) {
 			p.fleet, err = client.GetFleet(ctx, &controllerv1.GetFleetRequest{})
 			return err
 		}) // there is no fleet
+		_ = m.AskController(ctx, p.askDown) // it answered just now
 	}
 	err = m.AskForwarder(ctx, p.askForwarder)
 	if err != nil {
@@ -197,11 +202,27 @@ func (p *diagnosis) ask(ctx context.Context, m machine.Machine) {
 	}
 }
 
+// askDown for the backends that services lack.
+func (p *diagnosis) askDown(ctx context.Context, client controllerv1.ControllerClient) error {
+	lacks := func(s *controllerv1.Service) bool { return s.BackendsActive < s.Backends }
+	if !slices.ContainsFunc(p.state.Services, lacks) {
+		return nil
+	}
+	state, err := client.GetState(ctx, &controllerv1.GetStateRequest{})
+	for _, b := range state.GetBackends() {
+		if b.State == "down" {
+			p.down = append(p.down, b)
+		}
+	}
+	return err
+}
+
 // controllerAbsent by the forwarder's words: it may run, and not reach the forwarder.
 func (p *diagnosis) controllerAbsent() {
 	if absent := p.status.GetControllerAbsentMs(); absent > 0 {
 		p.add(gradeFail, "forwarder", "has had no request of a controller for %v: it goes on by its last plan, and nothing follows the backends' health: systemctl start guideway-controller",
 			(time.Duration(absent) * time.Millisecond).Round(time.Second))
+		p.follows("controller", "")
 	}
 }
 
@@ -366,10 +387,12 @@ func (p *diagnosis) machine() {
 		p.add(gradeWarn, "machine", "is %s: %s; `guideway undrain machine` ends that", m.State, m.Reason)
 	default:
 		p.add(gradeFail, "machine", "is %s: %s", m.GetState(), m.GetReason())
+		p.follows(p.causeOf(m.GetReason()), "is "+m.GetState())
 	}
 	for _, missing := range p.state.NotReady {
 		if !p.isMachines(missing) {
 			p.add(gradeWarn, "ready", "not yet: %s", missing)
+			p.follows(p.causeOf(missing), "")
 		}
 	}
 }
@@ -410,6 +433,7 @@ func addUnresolved[T unresolved](p *diagnosis, grade, sentence string, hops []T)
 	}
 	for _, reason := range reasons.reasons {
 		p.add(grade, "next hop", sentence, reasons.subject(reason), reason, first[reason])
+		p.follows(p.linkDown(), "")
 	}
 }
 
@@ -419,10 +443,12 @@ func (p *diagnosis) mtu() {
 	if p.state == nil || p.status == nil {
 		return
 	}
-	found := false
+	found := len(p.status.Unresolved) > 0 // their paths are not known
 	for _, warning := range p.state.Forwarder.GetWarnings() {
 		found = true
-		p.add(gradeWarn, "forwarder", "%s", warning)
+		if problem := p.status.GetProbeDevice().GetProblem(); problem == "" || !strings.Contains(warning, problem) { // said of the probes
+			p.add(gradeWarn, "forwarder", "%s", warning)
+		}
 	}
 	if !found {
 		p.add(gradeOK, "mtu", "what clients send fits the path to the backends")
@@ -530,6 +556,9 @@ func (p *diagnosis) bgp() {
 			continue
 		}
 		p.add(gradeFail, "bgp", "the session with %s (AS %d) is %s: %s", n.Address, n.Asn, n.State, cmp.Or(n.Reason, "look at the router's side and at port 179 between"))
+		if strings.Contains(n.Reason, "no route to the router") {
+			p.follows(p.linkDown(), "")
+		}
 	}
 	if up > 0 {
 		p.add(gradeOK, "bgp", "%d of %d sessions established", up, len(p.state.Neighbors))
@@ -542,6 +571,7 @@ func (p *diagnosis) bgp() {
 	}
 	for _, reason := range reasons.reasons {
 		p.add(gradeWarn, "route", "%s not announced: %s", reasons.subject(reason), reason)
+		p.follows(p.causeOf(reason), "")
 	}
 }
 
@@ -617,14 +647,14 @@ func (p *diagnosis) backends() {
 		switch {
 		case p.isMachines(s.Reason): // said of it
 		case s.BackendsActive == 0:
-			byGrade[gradeFail].add(s.Name, fmt.Sprintf("in state `%s`, with no active backend of %d: guideway show backends", s.State, s.Backends))
+			byGrade[gradeFail].add(s.Name, fmt.Sprintf("in state `%s`, with no active backend of %d", s.State, s.Backends))
 		case s.Drain != nil:
 			p.add(gradeWarn, "service", "%s is in state `%s`: %s; `guideway undrain service %s` ends that", s.Name, s.State, s.Reason, s.Name)
 		case s.State != brain.ServingAll:
 			byGrade[p.notServing()].add(s.Name, fmt.Sprintf("in state `%s`: %s", s.State, s.Reason))
 		case unanswered[s.Name]: // it looks well, and is not
 		case s.BackendsActive < s.Backends:
-			byGrade[gradeWarn].add(s.Name, fmt.Sprintf("served by %d of %d backends: guideway show backends --only-trouble", s.BackendsActive, s.Backends))
+			byGrade[gradeWarn].add(s.Name, fmt.Sprintf("served by %d of %d backends", s.BackendsActive, s.Backends))
 		default:
 			byGrade[gradeOK].add(s.Name, fmt.Sprintf("served by all %d backends", s.Backends))
 		}
@@ -634,6 +664,7 @@ func (p *diagnosis) backends() {
 			p.add(grade, "service", "%s %s", byGrade[grade].subject(reason), reason)
 		}
 	}
+	p.backendsDown()
 	p.memberSources()
 	if silent := p.state.GetSilentAgents(); len(silent) > 0 {
 		p.add(gradeWarn, "agent", "silent on %s: connections that move to or from there break; there: systemctl status guideway-agent; guideway-agent doctor; do `controllers` of agent.yaml name this machine, and does UDP port %d reach it?",
@@ -642,6 +673,22 @@ func (p *diagnosis) backends() {
 	if behind := p.state.GetAgentsBehind(); len(behind) > 0 {
 		p.add(gradeFail, "agent", "behind on %s: VIPs that services have here are lacking there, and packets to them are dropped; guideway config backend %s | ssh %s guideway-agent setup --from -",
 			few(behind), behind[0], behind[0])
+	}
+}
+
+// backendsDown, each reason once; all of them: guideway show backends --only-trouble.
+func (p *diagnosis) backendsDown() {
+	var reasons alike
+	seen := map[string]bool{}
+	for _, b := range p.down {
+		if !seen[b.Name] { // of several groups
+			seen[b.Name] = true
+			reasons.add(b.Name, b.Reason)
+		}
+	}
+	for _, reason := range reasons.reasons {
+		p.add(gradeWarn, "backend", "%s down: %s", reasons.subject(reason), reason)
+		p.follows(p.linkDown(), "")
 	}
 }
 
@@ -696,6 +743,8 @@ func (p *diagnosis) notServing() string {
 func (p *diagnosis) accounts() {
 	switch {
 	case p.counters == nil:
+	case p.counters.Received == 0:
+		p.add(gradeOK, "accounts", "no packet was received yet")
 	case p.counters.Unaccounted == 0:
 		p.add(gradeOK, "accounts", "all of %d packets received are accounted for", p.counters.Received)
 	default:

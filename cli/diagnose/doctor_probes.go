@@ -29,6 +29,7 @@ func (p *diagnosis) probes(ctx context.Context) {
 	}
 	if device.Problem != "" {
 		p.add(gradeFail, "probes", "health checks through the tunnels cannot be sent by %s: %s", device.Name, device.Problem)
+		p.follows(p.linkDown(), "")
 		return
 	}
 	p.probePorts()

@@ -25,13 +25,16 @@ func (p *diagnosis) speaker(ctx context.Context, m machine.Machine) {
 		p.add(gradeFail, "speaker", "%v", err)
 		return
 	}
-	p.add(gradeOK, "speaker", "answers, version %s, announces %d of %d routes", state.GetVersion(), state.GetRoutesAnnounced(), state.GetRoutesDesired())
+	if why := state.GetWithheld(); why != "" {
+		p.add(gradeFail, "speaker", "answers, version %s, and announces nothing: %s", state.GetVersion(), why)
+		p.follows(p.causeOf(why), "announces nothing")
+	} else {
+		p.add(gradeOK, "speaker", "answers, version %s, announces %d of %d routes", state.GetVersion(), state.GetRoutesAnnounced(), state.GetRoutesDesired())
+	}
 	if since := state.GetControllerAbsentSince(); since != nil {
 		p.add(gradeFail, "speaker", "has had no controller for %s: routes follow the forwarder's health, but not the backends': systemctl start guideway-controller",
 			time.Since(since.AsTime()).Round(time.Second))
-	}
-	if why := state.GetWithheld(); why != "" {
-		p.add(gradeFail, "speaker", "announces nothing: %s", why)
+		p.follows("controller", "")
 	}
 	if why := state.GetSlow(); why != "" {
 		p.add(gradeWarn, "speaker", "announces its routes as worse ones, since the machine is slow: %s: unless a line above says more, find out by `top` what takes its processors", why)
