@@ -1,6 +1,6 @@
 // Package looptest gives tests on loopback what many of them need: ports that
-// nothing has, an authority whose certificates programs trust or refuse, and our
-// own programs.
+// nothing has, an authority whose certificates programs trust or refuse, network
+// namespaces, and our own programs.
 // Only tests import it.
 package looptest
 

@@ -21,8 +21,7 @@
  * In three layers: how a frame is read and written (context.h); what a packet is, read once
  * for each run (frame.h, ip.h, segment.h, options.h); and the rules.
  *
- * A second program, at the egress, lowers the MSS of what VIPs answer (mss.h). Two
- * more, at ingress and egress, see the segments of services with Multipath TCP
+ * Two more programs, at ingress and egress, see the segments of services with Multipath TCP
  * (multipath.h), and have thirteen bits in their timestamps (timestamps.h), which a
  * SYN's tunnel brings (opening.h). And two measure how long clients wait (responses.h).
  */
@@ -32,7 +31,6 @@
 #include "segment.h"
 #include "connection.h"
 #include "onward.h"
-#include "mss.h"
 #include "handshake.h"
 #include "multipath.h"
 #include "opening.h"
@@ -160,16 +158,6 @@ int guideway_agent(frame_md *ctx)
 {
 	reach(ctx, HOOK, HEADERS_BYTES_MAX);
 	return verdict(ctx, HOOK, open_tunnel(ctx));
-}
-
-SEC("classifier")
-int gw_agent_mss(struct __sk_buff *skb)
-{
-	struct segment s = {};
-
-	if (read_frames_segment(skb, SENT, &s) && is_syn_ack(&s) && is_vip(s.ip.type, &s.ip.source))
-		clamp_mss(skb, &s);
-	return TC_ACT_UNSPEC; /* other programs go on */
 }
 
 SEC("classifier")

@@ -82,8 +82,6 @@ impl fmt::Display for Mode {
 pub enum Classifier {
     /// Opens tunnels.
     Opener,
-    /// Lowers the MSS of what VIPs answer.
-    Mss,
     /// Sees what services with Multipath TCP receive.
     MultipathIn,
     /// Sees what they send.
@@ -95,9 +93,8 @@ pub enum Classifier {
 }
 
 impl Classifier {
-    const ALL: [Classifier; 6] = [
+    const ALL: [Classifier; 5] = [
         Classifier::Opener,
-        Classifier::Mss,
         Classifier::MultipathIn,
         Classifier::MultipathOut,
         Classifier::Requests,
@@ -107,7 +104,7 @@ impl Classifier {
     fn hook(self) -> Hook {
         match self {
             Classifier::Opener => Hook::TcIngressFirst,
-            Classifier::Mss | Classifier::MultipathOut | Classifier::Answers => Hook::TcEgress,
+            Classifier::MultipathOut | Classifier::Answers => Hook::TcEgress,
             Classifier::MultipathIn | Classifier::Requests => Hook::TcIngress,
         }
     }
@@ -116,7 +113,6 @@ impl Classifier {
     fn pin(self) -> &'static str {
         match self {
             Classifier::Opener => "tcx-ingress",
-            Classifier::Mss => "tcx-egress",
             Classifier::MultipathIn => "tcx-multipath-ingress",
             Classifier::MultipathOut => "tcx-multipath-egress",
             Classifier::Requests => "tcx-requests",
@@ -128,10 +124,6 @@ impl Classifier {
     fn field_and_cure(self) -> (&'static str, &'static str) {
         match self {
             Classifier::Opener => ("mode: tc", "it takes Linux 6.6; before, write `mode: auto`"),
-            Classifier::Mss => (
-                "mss_clamp",
-                "it takes Linux 6.6; before, write `mss_clamp: off`, and give the routes to clients an `advmss`",
-            ),
             Classifier::MultipathIn | Classifier::MultipathOut => {
                 ("mptcp", "it takes Linux 6.6; before, remove `mptcp` here and from the services")
             }

@@ -3,8 +3,7 @@
 //!
 //! A program on the backend's interface does the work (bpf/); this loads
 //! it, fills its tables from the config, and shows what it counts; and it says to the
-//! load balancers' controllers how many connections live here. A second program, at
-//! the egress, lowers the MSS that VIPs announce. It is
+//! load balancers' controllers how many connections live here. It is
 //! needed where the kernel has no tunnel devices of its own. Pinned, the
 //! program outlives the process, and a restart loses no packet. Else it goes with
 //! it: the backend drops tunnel packets, fails its probes through the tunnel, and
@@ -20,7 +19,6 @@ pub mod doctor;
 mod flows;
 mod messages;
 mod metrics;
-mod mss;
 pub mod multipath;
 mod neighbours;
 pub mod outcome;

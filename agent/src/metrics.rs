@@ -8,7 +8,6 @@ use daemon::metrics::{Labelled, Page, SharedPage, http};
 use tokio::net::TcpListener;
 
 use crate::messages::{Exchange, Exchanges, RESULTS};
-use crate::mss::FAMILIES;
 use crate::outcome::{Counts, Kind, OUTCOMES};
 use crate::program::Counters;
 use crate::redirects::{EVENTS, Shared, State};
@@ -36,8 +35,6 @@ daemon::define_metrics! {
         "Packets sent to the next agent that they name, by what is missing here."
     DROPPED "guideway_agent_drop_packets_total" Counter ["reason"]
         "Packets from our load balancers and agents that were dropped."
-    MSS_CLAMPED "guideway_agent_mss_clamped_packets_total" Counter ["family"]
-        "SYN/ACKs from VIPs whose MSS was lowered to what fits into tunnels."
     TIMESTAMPS "guideway_agent_timestamps_total" Counter ["outcome"]
         "Segments of services with Multipath TCP, by what became of their timestamps."
     MULTIPATH_EVENTS "guideway_agent_multipath_events_total" Counter ["event"]
@@ -98,8 +95,6 @@ fn outcomes(page: &mut Page, counts: &Counts) {
 
 /// What the programs at ingress and egress did. What cannot be read is left out.
 fn classifiers(page: &mut Page, counters: &Counters) {
-    let clamped = counters.clamped.read().unwrap_or_default();
-    family(page, &MSS_CLAMPED, FAMILIES.into_iter().zip(clamped));
     let timestamps = counters.timestamps.read().unwrap_or_default();
     family(page, &TIMESTAMPS, timestamps::OUTCOMES.into_iter().zip(timestamps));
     family(page, &MULTIPATH_EVENTS, counters.multipath.events().unwrap_or_default());

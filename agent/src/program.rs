@@ -14,7 +14,6 @@ use wire::IpPrefix;
 use crate::attachment::{self, Classifier, Mode, Place};
 use crate::config::Config;
 use crate::flows::Flows;
-use crate::mss::{Clamped, Clamps};
 use crate::multipath;
 use crate::outcome::{self, Counts};
 use crate::own::Own;
@@ -27,7 +26,6 @@ static XDP_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), 
 static TC_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/agent_tc.bpf.o"));
 
 const PROGRAM: &str = "guideway_agent";
-const MSS_PROGRAM: &str = "gw_agent_mss";
 const IN_PROGRAM: &str = "gw_agent_in";
 const OUT_PROGRAM: &str = "gw_agent_out";
 const REQUESTS_PROGRAM: &str = "gw_agent_asked";
@@ -46,8 +44,6 @@ pub struct Program {
 pub struct Counters {
     decapsulated: PerCpuArray<MapData, u64>,
     reasons: PerCpuArray<MapData, u64>,
-    /// Of the program at the egress.
-    pub clamped: Clamped,
     /// Of those that look at timestamps.
     pub timestamps: timestamps::Counts,
     /// Of those that see services with Multipath TCP, and of the injector.
@@ -69,14 +65,11 @@ impl Program {
         let counters = Counters {
             decapsulated: ebpf::table(&mut object, "decapsulated")?,
             reasons: ebpf::table(&mut object, "reasons")?,
-            clamped: Clamped(ebpf::table(&mut object, "clamped")?),
             timestamps: timestamps::Counts::new(&mut object)?,
             multipath: multipath::Counts::new(ebpf::table(&mut object, "multipath_events")?),
             responses: responses::Counts::new(&mut object)?,
         };
-        for name in
-            [PROGRAM, MSS_PROGRAM, IN_PROGRAM, OUT_PROGRAM, REQUESTS_PROGRAM, ANSWERS_PROGRAM]
-        {
+        for name in [PROGRAM, IN_PROGRAM, OUT_PROGRAM, REQUESTS_PROGRAM, ANSWERS_PROGRAM] {
             ebpf::load_program(&mut object, name)?;
         }
         Ok(Program { object, place, counters: Arc::new(counters), links: Vec::new() })
@@ -110,11 +103,6 @@ impl Program {
         let addresses = ebpf::table(&mut self.object, "own_addresses").map_err(no_table)?;
         let macs = ebpf::table(&mut self.object, "own_macs").map_err(no_table)?;
         Own::new(addresses, macs)
-    }
-
-    /// The table of what the program at the egress announces, which is empty at first.
-    pub fn clamps(&mut self) -> Result<Clamps, String> {
-        ebpf::table(&mut self.object, "clamps").map(Clamps::new).map_err(|error| error.to_string())
     }
 
     /// Which flows are measured: none at first.
@@ -167,7 +155,6 @@ impl Program {
     pub fn attach_classifiers(&mut self, config: &Config, measures: bool) -> Result<(), String> {
         let is_multipath = !config.multipath.is_empty();
         for (which, name, is_used) in [
-            (Classifier::Mss, MSS_PROGRAM, config.clamps_mss),
             (Classifier::MultipathOut, OUT_PROGRAM, is_multipath),
             (Classifier::MultipathIn, IN_PROGRAM, is_multipath),
             (Classifier::Requests, REQUESTS_PROGRAM, measures),

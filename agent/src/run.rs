@@ -42,8 +42,6 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
     let mut neighbours = Neighbours::start(config, agents).await?;
     let mut own = program.own()?;
     own.update()?; // before the program may take a predecessor's place
-    let mut clamps = program.clamps()?;
-    clamps.update(config)?; // before the program may take a predecessor's place
     let mut sampler = program.sampler()?;
     let flows = program.flows()?;
     let clocks = program.clocks(config)?;
@@ -76,7 +74,6 @@ pub async fn run(file: &Path, config: &Config, timestamp_shift: u32) -> Result<(
         result = messages.run() => return result,
         result = redirects.run() => return result,
         result = own.follow() => return result,
-        result = clamps.follow(config), if config.clamps_mss => return result,
         result = counters.responses.follow(&mut sampler), if measures => return result,
         () = report_every(config.stats_interval, counters) => {}
         problem = interface_goes(interface) => return Err(problem),

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -86,6 +87,8 @@ type backendSetup struct {
 	device string
 	// Where tunnels come from, and where agents send to.
 	sources, controllers []string
+	// What the network between load balancers and backends carries; 0: the config does not say.
+	mtu int
 	// Single addresses, and prefixes whose addresses are all VIPs or may be.
 	vips []netip.Prefix
 	// nil: the config has no agents.
@@ -112,7 +115,7 @@ func newBackendSetup(c *config.Config, name, device string) (*backendSetup, erro
 		}
 		return nil, fmt.Errorf("the config has no backend %q: %s", name, config.DidYouMean(name, names))
 	}
-	s := &backendSetup{backend: &c.Backends[i], device: device, vips: vipsOf(c, name)}
+	s := &backendSetup{backend: &c.Backends[i], device: device, vips: vipsOf(c, name), mtu: c.Tunnel.MTU}
 	if len(s.vips) == 0 {
 		return nil, fmt.Errorf("no service has the backend %s: add its pool to one", name)
 	}
@@ -357,6 +360,7 @@ func (s *backendSetup) printAgent(script *setupScript) {
 		script.line("# accept that one, too.")
 		script.line("# nft add rule inet filter input iifname gw-mptcp accept")
 	}
+	s.printAgentMSS(script)
 	script.line("# At boot systemd starts the agent, whose files are there.")
 	script.line("[ \"${1-}\" != boot ] || exit 0")
 	script.line("")
@@ -374,6 +378,29 @@ func (s *backendSetup) printAgent(script *setupScript) {
 	script.undo("systemctl disable --now guideway-agent")
 	script.line("# What else is wrong here, if anything; services have to listen by now.")
 	script.line("[ \"${1-}\" = setup ] || guideway-agent doctor")
+}
+
+// printAgentMSS: what comes out of the longest tunnel is so much shorter than what the interface takes.
+func (s *backendSetup) printAgentMSS(script *setupScript) {
+	overhead := ip4Bytes + udpBytes + geneveBytesMax
+	if s.backend.Address.Is6() {
+		overhead = ip6Bytes + udpBytes + geneveBytesMax
+	}
+	mtu := fmt.Sprintf(`$(ip -o link show %s | sed -n 's/.* mtu \([0-9]*\) .*/\1/p')`, s.device)
+	if s.mtu != 0 {
+		mtu = strconv.Itoa(s.mtu)
+	}
+	script.line("# Answers to SYNs ask clients for segments that fit into a tunnel (docs/start.md).")
+	script.line("mtu=%s", mtu)
+	script.undo("nft delete table inet guideway")
+	script.line("nft -f - <<END")
+	script.line("table inet guideway")
+	script.line("delete table inet guideway")
+	script.line("table inet guideway {")
+	printMSS(script, s.vips, func(headers int) string { return fmt.Sprintf("$((mtu - %d))", overhead+headers) })
+	script.line("}")
+	script.line("END")
+	script.line("")
 }
 
 // printQUIC says what the QUIC servers need, which have no config in common that
@@ -450,7 +477,6 @@ func (s *backendSetup) agentConfig() string {
 			fmt.Fprintf(&text, "- {address: %q, port: %d}\n", service.Addr().String(), service.Port())
 		}
 	}
-	text.WriteString("# Clients send no segment that does not fit into a tunnel (Linux 6.6).\nmss_clamp: auto\n")
 	text.WriteString("# The program outlives the agent: a restart loses no packet.\npin: /sys/fs/bpf/guideway-agent\n")
 	return text.String()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/guideway/guideway/controller/config"
@@ -21,6 +22,8 @@ const (
 	ip4Bytes, ip6Bytes           = 20, 40
 	tcpBytes                     = 20
 	greBytes, udpBytes, gueBytes = 4, 8, 4
+	// With the longest options (docs/formats.md).
+	geneveBytesMax = 8 + 60
 )
 
 // plainTunnels is what the kernel opens for one backend.
@@ -28,15 +31,14 @@ type plainTunnels struct {
 	address netip.Addr
 	// Each once: of services that have the backend. None: frames are addressed to it.
 	encaps []config.Encap
-	// By family.
-	vips4, vips6 []string
+	vips   []netip.Prefix
 	// What the network between load balancers and backends carries.
 	mtu int
 }
 
 // newPlainTunnels, or why the backend requires an agent.
 func newPlainTunnels(c *config.Config, backend *config.Backend, vips []netip.Prefix) (*plainTunnels, error) {
-	p := &plainTunnels{address: backend.Address, mtu: cmp.Or(c.Tunnel.MTU, clientsMTU)}
+	p := &plainTunnels{address: backend.Address, vips: vips, mtu: cmp.Or(c.Tunnel.MTU, clientsMTU)}
 	for _, service := range c.Services {
 		if !slices.ContainsFunc(service.Members, func(m config.Member) bool { return m.Backend.Name == backend.Name }) {
 			continue
@@ -55,17 +57,6 @@ func newPlainTunnels(c *config.Config, backend *config.Backend, vips []netip.Pre
 		}
 		if service.Encap != config.EncapL2 && !slices.Contains(p.encaps, service.Encap) {
 			p.encaps = append(p.encaps, service.Encap)
-		}
-	}
-	for _, vip := range vips {
-		text := vip.String()
-		if vip.IsSingleIP() {
-			text = vip.Addr().String()
-		}
-		if vip.Addr().Is4() {
-			p.vips4 = append(p.vips4, text)
-		} else {
-			p.vips6 = append(p.vips6, text)
 		}
 	}
 	return p, nil
@@ -99,10 +90,10 @@ func (p *plainTunnels) devices() (list []device) {
 	if !is4 {
 		return append(list, device{"gw-ip6tnl", "ip6tnl mode any encaplimit none"})
 	}
-	if len(p.vips4) > 0 {
+	if slices.ContainsFunc(p.vips, func(vip netip.Prefix) bool { return vip.Addr().Is4() }) {
 		list = append(list, device{"gw-ipip", "ipip"})
 	}
-	if len(p.vips6) > 0 {
+	if slices.ContainsFunc(p.vips, func(vip netip.Prefix) bool { return vip.Addr().Is6() }) {
 		list = append(list, device{"gw-sit", "sit"})
 	}
 	return list
@@ -157,22 +148,33 @@ func (p *plainTunnels) printRules(sources []string, script *setupScript) {
 	script.line("\t\tudp dport %d %s drop", guePort, from)
 	script.line("\t}")
 	if p.mtu < clientsMTU+p.overhead() {
-		script.line("\tchain output {")
-		script.line("\t\ttype filter hook output priority 10;")
-		p.printMSS("ip", p.vips4, p.mtu-p.overhead()-ip4Bytes-tcpBytes, script)
-		p.printMSS("ip6", p.vips6, p.mtu-p.overhead()-ip6Bytes-tcpBytes, script)
-		script.line("\t}")
+		printMSS(script, p.vips, func(headers int) string { return strconv.Itoa(p.mtu - p.overhead() - headers) })
 	}
 	script.line("}")
 	script.line("END")
 }
 
-// printMSS lowers what SYN/ACKs of VIPs of one family announce.
-func (p *plainTunnels) printMSS(family string, vips []string, largest int, script *setupScript) {
-	if len(vips) > 0 {
-		script.line("\t\t%s saddr { %s } tcp flags & (syn | rst) == syn tcp option maxseg size > %d tcp option maxseg size set %d",
-			family, strings.Join(vips, ", "), largest, largest)
+// printMSS lowers what SYN/ACKs of VIPs announce, by the bytes of a segment's own headers.
+func printMSS(script *setupScript, vips []netip.Prefix, largest func(headers int) string) {
+	script.line("\tchain output {")
+	script.line("\t\ttype filter hook output priority 10;")
+	for _, family := range []struct {
+		name  string
+		bytes int
+	}{{"ip", ip4Bytes}, {"ip6", ip6Bytes}} {
+		var of []string
+		for _, vip := range vips {
+			if vip.Addr().Is4() == (family.name == "ip") {
+				of = append(of, strings.TrimSuffix(vip.String(), fmt.Sprintf("/%d", vip.Addr().BitLen())))
+			}
+		}
+		if len(of) > 0 {
+			mss := largest(family.bytes + tcpBytes)
+			script.line("\t\t%s saddr { %s } tcp flags & (syn | rst) == syn tcp option maxseg size > %s tcp option maxseg size set %s",
+				family.name, strings.Join(of, ", "), mss, mss)
+		}
 	}
+	script.line("\t}")
 }
 
 // overhead of the largest tunnel.

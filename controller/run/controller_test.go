@@ -46,8 +46,6 @@ import (
 	"github.com/guideway/guideway/speaker/health"
 )
 
-const namespaceMark = "GUIDEWAY_TEST_IN_NAMESPACE"
-
 var backendAddresses = []string{"10.1.0.11", "10.1.0.12"}
 
 // Of machines that send to each other.
@@ -57,15 +55,7 @@ func TestMain(m *testing.M) {
 	if os.Getuid() != 0 {
 		os.Exit(m.Run()) // those that need a namespace say so
 	}
-	if os.Getenv(namespaceMark) == "" {
-		again := exec.Command("unshare", append([]string{"--net", os.Args[0]}, os.Args[1:]...)...)
-		again.Env = append(os.Environ(), namespaceMark+"=1")
-		again.Stdin, again.Stdout, again.Stderr = os.Stdin, os.Stdout, os.Stderr
-		if again.Run() != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	looptest.AllInNamespace()
 	commands := [][]string{{"ip", "link", "set", "lo", "up"}}
 	for _, address := range slices.Concat(backendAddresses, machineAddresses) {
 		commands = append(commands, []string{"ip", "addr", "add", address + "/32", "dev", "lo"})

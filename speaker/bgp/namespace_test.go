@@ -13,25 +13,16 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/guideway/guideway/looptest"
 )
 
-const namespaceMark = "GUIDEWAY_TEST_IN_NAMESPACE"
-
-// The whole test binary runs again in a fresh namespace, because threads of
-// one Go process would otherwise be in different ones.
 func TestMain(m *testing.M) {
-	if os.Getenv(namespaceMark) != "" || whyNoBird() != "" {
-		// GoBGP 4.8 leaves one behind for each session that ended.
-		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/eapache/channels.(*InfiniteChannel).infiniteBuffer"))
-		return
+	if whyNoBird() == "" {
+		looptest.AllInNamespace()
 	}
-	again := exec.Command("unshare", append([]string{"--net", os.Args[0]}, os.Args[1:]...)...)
-	again.Env = append(os.Environ(), namespaceMark+"=1")
-	again.Stdin, again.Stdout, again.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := again.Run(); err != nil {
-		os.Exit(1)
-	}
-	os.Exit(0)
+	// GoBGP 4.8 leaves one behind for each session that ended.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/eapache/channels.(*InfiniteChannel).infiniteBuffer"))
 }
 
 func whyNoBird() string {

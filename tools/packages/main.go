@@ -53,6 +53,7 @@ var products = []product{
 		description: "Takes packets of Guideway's load balancers out of tunnels, on a backend",
 		needs:       libraries,
 		entrypoint:  "/usr/bin/guideway-agent",
+		recommends:  []string{"iproute2", "nftables"}, // of `setup`
 	},
 	{
 		name:        "guideway-lab",

@@ -81,8 +81,6 @@ pub struct Config {
     pub controllers: Vec<SocketAddr>,
     /// Services whose connections of Multipath TCP load balancers choose the keys of.
     pub multipath: Vec<SocketAddr>,
-    /// Lower the MSS that VIPs announce, so that what clients send fits into tunnels.
-    pub clamps_mss: bool,
     /// Measure how long clients wait for answers.
     pub measures_responses: bool,
     /// A directory of the BPF file system, where the program outlives the agent; None: it
@@ -185,7 +183,7 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
         (fields.optional("mode"), fields.optional("name"), fields.optional("agents"));
     let (metrics_listen, stats_interval) =
         (fields.optional("metrics_listen"), fields.optional("stats_interval"));
-    let (pin, mss_clamp) = (fields.optional("pin"), fields.optional("mss_clamp"));
+    let pin = fields.optional("pin");
     let (key_file, controllers) = (fields.optional("key_file"), fields.optional("controllers"));
     let (mptcp, response_times) = (fields.optional("mptcp"), fields.optional("response_times"));
     fields.finish();
@@ -206,8 +204,6 @@ fn read(reader: &mut Reader, root: Node) -> Option<Config> {
             .map(|node| read_controllers(reader, node))
             .unwrap_or_default(),
         multipath: Vec::new(),
-        clamps_mss: mss_clamp
-            .is_some_and(|node| read_auto(reader, &node, "auto (what fits into tunnels)")),
         measures_responses: response_times
             .is_some_and(|node| read_auto(reader, &node, "auto (from Linux 6.6 on)")),
         pin: None,

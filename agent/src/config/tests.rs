@@ -72,7 +72,7 @@ pin: here
             "agent.yaml:2: mode: \"fast\" is no mode: write auto (what suits the driver), native (XDP in the driver, or nothing), generic (XDP, slowly) or tc (traffic control)",
             "agent.yaml:3: load_balancers[0]: \"10.0.0.300\" is not an address or prefix (a prefix is ADDRESS/BITS, such as 10.0.0.0/8 or 2001:db8::/32): write 10.0.0.1 or 10.0.0.0/24",
             "agent.yaml:3: load_balancers[1]: \"10.0.0.1/8\" is not an address or prefix (the address has bits set behind the prefix): write 10.0.0.1 or 10.0.0.0/24",
-            "agent.yaml:4: vip: there is no such field; there are: agents, controllers, interface, key_file, load_balancers, metrics_listen, mode, mptcp, mss_clamp, name, pin, response_times, stats_interval, vips",
+            "agent.yaml:4: vip: there is no such field; there are: agents, controllers, interface, key_file, load_balancers, metrics_listen, mode, mptcp, name, pin, response_times, stats_interval, vips",
             "agent.yaml:5: agents: has a name that is no text: put it into quotes",
             "agent.yaml:5: agents.web-1: 0.0.0.0 is no address of a backend",
             "agent.yaml:5: agents: needs `name`: which of them this one is",

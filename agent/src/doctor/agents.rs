@@ -33,7 +33,7 @@ const CURES: [(&str, &str, &str); 12] = [
     (
         "dropped",
         "outer_fragment",
-        "the fabric fragments tunnelled packets: raise its MTU, or write mss_clamp: auto",
+        "the fabric fragments tunnelled packets: raise its MTU, or let clients send less: `guideway config backend` prints the nftables rule",
     ),
     (
         "dropped",

@@ -19,6 +19,12 @@ struct Ruleset {
 #[derive(Deserialize)]
 struct Item {
     chain: Option<Chain>,
+    rule: Option<Rule>,
+}
+
+#[derive(Deserialize)]
+struct Rule {
+    expr: Vec<serde_json::Value>,
 }
 
 #[derive(Deserialize)]
@@ -54,6 +60,41 @@ pub fn to_be_checked(chains: &[String]) -> String {
         "chains with the policy drop: {}: check that their rules accept the services' ports at the VIPs, in both directions (nft list ruleset)",
         chains.join(", ")
     )
+}
+
+/// The largest MSS that rules set in SYNs, by family (IPv4, IPv6); None: none does.
+pub fn largest_mss(machine: &Machine) -> [Option<u32>; 2] {
+    let ruleset = machine.ruleset.as_ref().ok().and_then(|text| serde_json::from_str(text).ok());
+    let items = ruleset.map(|ruleset: Ruleset| ruleset.nftables).unwrap_or_default();
+    let mut largest = [None; 2];
+    for rule in items.into_iter().filter_map(|item| item.rule) {
+        let Some(mss) = rule.expr.iter().find_map(mss_set) else { continue };
+        for (family, protocol) in ["ip", "ip6"].into_iter().enumerate() {
+            if rule.is_of(protocol) {
+                largest[family] = largest[family].max(Some(mss));
+            }
+        }
+    }
+    largest
+}
+
+/// The MSS that an expression sets, where it is a number.
+fn mss_set(expression: &serde_json::Value) -> Option<u32> {
+    let mangled = expression.pointer("/mangle/key/tcp option/name")?;
+    let value = expression.pointer("/mangle/value")?.as_u64()?;
+    (mangled == "maxseg").then(|| value.try_into().ok())?
+}
+
+impl Rule {
+    /// It matches packets of this protocol, or of either.
+    fn is_of(&self, protocol: &str) -> bool {
+        let named = |expression: &serde_json::Value| {
+            expression.pointer("/match/left/payload/protocol")?.as_str().map(str::to_owned)
+        };
+        let mut families =
+            self.expr.iter().filter_map(named).filter(|name| name == "ip" || name == "ip6");
+        families.next().is_none_or(|name| name == protocol)
+    }
 }
 
 /// Base chains on the services' way whose policy is drop.

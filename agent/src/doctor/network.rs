@@ -4,10 +4,9 @@ use std::net::IpAddr;
 
 use wire::IpPrefix;
 
-use super::Findings;
 use super::machine::{Device, Machine};
+use super::{Findings, firewall};
 use crate::config::Config;
-use crate::mss;
 
 /// Kinds of devices by which the kernel opens tunnels itself.
 const TUNNELS: [&str; 9] =
@@ -15,6 +14,15 @@ const TUNNELS: [&str; 9] =
 
 /// What clients send where nothing says otherwise.
 const CLIENT_BYTES: u32 = 1500;
+
+/// Of UDP and Geneve without options.
+const TUNNEL_BYTES: u32 = 8 + 8;
+
+/// Of a Geneve tunnel's longest options: what load balancers leave room for.
+const OPTIONS_BYTES: u32 = wire::tunnel::route_option::BYTES_MAX as u32;
+
+/// IP and TCP headers of a segment inside, by family: IPv4, IPv6.
+const SEGMENT_HEADERS_BYTES: [u32; 2] = [20 + 20, 40 + 20];
 
 /// Of more connections than this part of what fits, new ones will soon be dropped.
 const CONNTRACK_PERCENT_MAX: u64 = 90;
@@ -146,27 +154,37 @@ fn reverse_path(config: &Config, device: &Device, machine: &Machine, findings: &
 
 fn mtu(config: &Config, device: &Device, machine: &Machine, findings: &mut Findings) {
     // Only where agents are named do packets name any to be passed on to.
-    let options = if config.agents.is_empty() { 0 } else { mss::OPTIONS_BYTES };
-    let tunnel = mss::tunnel_bytes(config) + options;
+    let options = if config.agents.is_empty() { 0 } else { OPTIONS_BYTES };
+    let tunnel = tunnel_bytes(config) + options;
     let needed = CLIENT_BYTES + tunnel;
-    // Where every way to clients announces a smaller MSS, segments fit.
+    let ruled = firewall::largest_mss(machine);
+    // Where a rule, or every way to clients, announces a smaller MSS, segments fit.
     let announces = |family: usize| {
         let routes = &machine.default_routes[family];
-        let largest = device.mtu.saturating_sub(tunnel + mss::SEGMENT_HEADERS_BYTES[family]);
-        !routes.is_empty() && routes.iter().all(|route| (1..=largest).contains(&route.advmss))
+        let largest = device.mtu.saturating_sub(tunnel + SEGMENT_HEADERS_BYTES[family]);
+        let fits = |mss: u32| (1..=largest).contains(&mss);
+        ruled[family].is_some_and(fits)
+            || !routes.is_empty() && routes.iter().all(|route| fits(route.advmss))
     };
     let is_used =
         |family: usize| config.vips.iter().any(|vip| vip.address().is_ipv6() == (family == 1));
-    let has_advmss = (0..2).filter(|family| is_used(*family)).all(announces);
-    if device.mtu >= needed || config.clamps_mss || has_advmss {
+    if device.mtu >= needed || (0..2).filter(|family| is_used(*family)).all(announces) {
         findings.ok("mtu", format!("{}: clients' packets fit into tunnels", device.mtu));
         return;
     }
     let (name, mtu) = (&device.name, device.mtu);
     findings.warn(
         "mtu",
-        format!("{mtu}: full segments of clients ({CLIENT_BYTES} bytes) do not fit into tunnels, and are sent again smaller: write mss_clamp: auto (Linux 6.6), or raise the fabric's MTU: ip link set {name} mtu {needed}"),
+        format!("{mtu}: full segments of clients ({CLIENT_BYTES} bytes) do not fit into tunnels, and are sent again smaller: the script of `guideway config backend` lowers their MSS by an nftables rule (`guideway-agent setup`); or raise the fabric's MTU: ip link set {name} mtu {needed}"),
     );
+}
+
+/// Of a tunnel's headers, as long as they are here; its options not among them.
+fn tunnel_bytes(config: &Config) -> u32 {
+    let has_v6 = config.load_balancers.iter().any(|prefix| prefix.address().is_ipv6())
+        || config.agents.values().flatten().any(|address| address.is_ipv6());
+    let outer_ip = if has_v6 { 40 } else { 20 };
+    outer_ip + TUNNEL_BYTES
 }
 
 /// The kernel's fallback devices (gre0, tunl0, ...) are there and down where a module is.

@@ -21,7 +21,6 @@ use tokio::time::{sleep, timeout};
 use crate::attachment::Mode;
 use crate::config::Config;
 use crate::messages::{Exchange, Exchanges, Served};
-use crate::mss;
 use crate::outcome::OUTCOMES;
 use crate::program::Program;
 use crate::redirects;
@@ -53,10 +52,6 @@ pub struct Status {
     pub is_attached: bool,
     /// What the config says.
     pub configured: Configured,
-    /// What VIPs announce at most, by family; absent where the MSS is left as it is.
-    pub mss_clamp: Option<BTreeMap<String, u32>>,
-    /// SYN/ACKs whose MSS was lowered, by family.
-    pub mss_clamped_packets: BTreeMap<String, u64>,
     /// Segments of services with Multipath TCP, by what became of their timestamps.
     pub timestamps: BTreeMap<String, u64>,
     /// How other agents are reached.
@@ -107,8 +102,6 @@ pub struct Configured {
     pub vips: Vec<String>,
     /// Services whose connections of Multipath TCP get their keys from load balancers.
     pub mptcp: Vec<std::net::SocketAddr>,
-    /// Whether the MSS of what VIPs answer is lowered.
-    pub mss_clamp: bool,
 }
 
 /// Another agent, and how packets get there.
@@ -151,7 +144,6 @@ impl Configured {
             load_balancers: texts(&config.load_balancers),
             vips: texts(&config.vips),
             mptcp: config.multipath.clone(),
-            mss_clamp: config.clamps_mss,
         }
     }
 }
@@ -188,13 +180,6 @@ impl Source<'_> {
             let group = packets.entry(outcome.kind.verb().to_string()).or_default();
             group.insert(outcome.name.to_string(), count);
         }
-        let by_family =
-            |counts: [u64; 2]| mss::FAMILIES.iter().map(ToString::to_string).zip(counts).collect();
-        let announced = || {
-            let mtu = ebpf::mtu_of(&self.config.interface).unwrap_or_default();
-            let families = mss::FAMILIES.iter().map(ToString::to_string);
-            families.zip(mss::fitting(self.config, mtu)).collect()
-        };
         Ok(Status {
             version: daemon::VERSION.to_string(),
             config_file: self.file.clone(),
@@ -202,8 +187,6 @@ impl Source<'_> {
             mode: self.mode.to_string(),
             is_attached: self.program.is_attached(),
             configured: Configured::of(self.config),
-            mss_clamp: self.config.clamps_mss.then(announced),
-            mss_clamped_packets: by_family(self.program.counters().clamped.read()?),
             timestamps: timestamps::OUTCOMES
                 .iter()
                 .map(ToString::to_string)
@@ -327,11 +310,6 @@ pub fn table(status: &Status) -> String {
         row("tunnels from", &configured.load_balancers.join(" ")),
     ];
     lines.extend(configured.pin.as_ref().map(|pin| row("pinned in", &pin.display().to_string())));
-    lines.extend(status.mss_clamp.iter().map(|clamp| {
-        let largest: Vec<String> =
-            clamp.iter().map(|(family, mss)| format!("{mss} ({family})")).collect();
-        row("MSS at most", &largest.join(", "))
-    }));
     if !configured.name.is_empty() {
         lines.push(row("name", &configured.name));
     }

@@ -8,8 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guideway/guideway/controller/compile"
+	"github.com/guideway/guideway/looptest"
 )
 
 func peerTarget(from, to, source, vip string) compile.PeerTarget {
@@ -141,7 +140,7 @@ func TestEachPeerIsAskedTwelveTimesASecondUntilItIsNoLongerWanted(t *testing.T) 
 
 // A forwarder's stand-in: the real one is tried in the lab.
 func TestAPeerAnswersThroughTheTunnel(t *testing.T) {
-	inNamespace(t, "addr add 10.9.0.1/32 dev lo", "addr add 10.9.0.2/32 dev lo", "addr add 203.0.113.10/32 dev lo",
+	looptest.InNamespace(t, "addr add 10.9.0.1/32 dev lo", "addr add 10.9.0.2/32 dev lo", "addr add 203.0.113.10/32 dev lo",
 		"addr add 2001:db8::1/128 dev lo nodad", "addr add 2001:db8::2/128 dev lo nodad", "addr add 2001:db8:a::10/128 dev lo nodad", "link set lo up")
 	for _, target := range []compile.PeerTarget{
 		peerTarget("10.9.0.1", "10.9.0.2", "10.9.0.1", "203.0.113.10"),
@@ -168,7 +167,7 @@ func TestAPeerAnswersThroughTheTunnel(t *testing.T) {
 
 // A peer that is slow, or a machine too busy to read in time, is not dead.
 func TestLateAnswersAreAnswers(t *testing.T) {
-	inNamespace(t, "addr add 10.9.0.1/32 dev lo", "addr add 10.9.0.2/32 dev lo", "addr add 203.0.113.10/32 dev lo", "link set lo up")
+	looptest.InNamespace(t, "addr add 10.9.0.1/32 dev lo", "addr add 10.9.0.2/32 dev lo", "addr add 203.0.113.10/32 dev lo", "link set lo up")
 	target := peerTarget("10.9.0.1", "10.9.0.2", "10.9.0.1", "203.0.113.10")
 	a := &asker{target: target}
 	defer a.close()
@@ -188,24 +187,6 @@ func TestWithoutTheCapabilityTheCureIsNamed(t *testing.T) {
 	err := permission(fmt.Errorf("socket: %w", unix.EPERM))
 	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_RAW") {
 		t.Error(err)
-	}
-}
-
-// inNamespace gives the test's thread a network namespace of its own, which
-// dies with the thread: it is never unlocked.
-func inNamespace(t *testing.T, setup ...string) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("no network namespaces here: %v", err)
-	}
-	for _, line := range setup {
-		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %s: %v: %s", line, err, out)
-		}
 	}
 }
 

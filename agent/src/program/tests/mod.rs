@@ -15,7 +15,6 @@ use crate::outcome::{Kind, OUTCOMES};
 #[path = "../../../../ebpf/every_compiler.rs"]
 mod every_compiler;
 mod flows;
-mod mss;
 mod onward;
 mod options;
 mod records;
@@ -106,6 +105,14 @@ impl Program {
         (result.return_value, out)
     }
 
+    /// What a program of traffic control makes of a frame.
+    pub fn run_classifier(&self, name: &str, frame: &[u8]) -> Vec<u8> {
+        let (verdict, out) = self.test_run(name, frame);
+        assert_eq!(verdict as i32, UNSPECIFIED);
+        assert_eq!(out.len(), frame.len());
+        out
+    }
+
     fn outcome(&self, frame: &[u8]) -> &'static str {
         let (action, _, outcome) = self.run(frame);
         let kind = OUTCOMES.iter().find(|known| known.name == outcome).unwrap().kind;
@@ -121,6 +128,9 @@ fn every_compilers_programs_are_loaded() {
         every_compiler::load_with_every_compiler("pass", |bytes| ebpf::load(bytes).unwrap());
     }
 }
+
+/// Frames that programs of traffic control leave alone go to those behind them.
+const UNSPECIFIED: i32 = -1;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Family {

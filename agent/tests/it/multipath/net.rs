@@ -140,7 +140,7 @@ impl Net {
         let services = vips().map(|vip| format!("{{address: '{vip}', port: {PORT}}}")).join(", ");
         let addresses = vips().map(|vip| format!("'{vip}'")).join(", ");
         let text = format!(
-            "{{interface: eth0, mss_clamp: auto, load_balancers: [10.66.0.1], vips: [{addresses}], mptcp: [{services}]{fields}}}",
+            "{{interface: eth0, load_balancers: [10.66.0.1], vips: [{addresses}], mptcp: [{services}]{fields}}}",
         );
         let config = self.config_of(namespace);
         std::fs::write(&config, text).unwrap();
@@ -316,6 +316,14 @@ fn be_backend(backend: &Namespace, number: usize) {
     }
     for via in [format!("10.66.{number}.1"), format!("fd66:{number}::1")] {
         backend.run(&format!("ip route add default via {via}"));
+    }
+    // As `guideway config backend` has it: what clients send fits into tunnels.
+    for rest in [
+        "table inet guideway",
+        "chain inet guideway output { type filter hook output priority 10 ; }",
+        "rule inet guideway output tcp flags & (syn | rst) == syn tcp option maxseg size set 1344",
+    ] {
+        backend.run(&format!("nft add {rest}"));
     }
 }
 
