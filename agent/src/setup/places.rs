@@ -71,17 +71,17 @@ impl Places {
 
     /// Remembers settings that the script changes, unless an earlier one changed them.
     pub fn remember_settings(&self, script: &Script) -> Result<(), String> {
-        let mut text = fs::read_to_string(&self.before).unwrap_or_default();
-        let known: Vec<String> = text
-            .lines()
-            .filter_map(|line| line.split_once('='))
-            .map(|(name, _)| name.to_string())
-            .collect();
-        for (name, _) in script.settings() {
+        let known = fs::read_to_string(&self.before).unwrap_or_default();
+        let is_known = |name: &str| known.lines().any(|line| line.split('=').next() == Some(name));
+        let mut text = known.clone();
+        for (name, _) in script.settings().filter(|(name, _)| !is_known(name)) {
             // Those of a device that the script makes are not there yet.
-            if let Some(now) = self.setting(name).filter(|_| !known.iter().any(|one| one == name)) {
+            if let Some(now) = self.setting(name) {
                 text += &format!("{name}={now}\n");
             }
+        }
+        if text == known && self.before.exists() {
+            return Ok(()); // a full disk is in no change's way
         }
         write_durably(&self.before, &text)
     }

@@ -1,4 +1,5 @@
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
 
 use super::*;
@@ -96,6 +97,61 @@ fn nothing_is_done_that_cannot_be_kept() {
     let problem = set_up(&places, &script(at, &["a"], "")).unwrap_err();
     assert!(problem.contains("etc"), "{problem}");
     assert!(!at.join("a").exists() && forward(at) == "0");
+}
+
+/// A file system that has no room.
+struct FullDisk<'f>(&'f Path);
+
+impl<'f> FullDisk<'f> {
+    /// Mounts one with a page for what is there already.
+    fn mount(at: &'f Path) -> FullDisk<'f> {
+        let command = format!("mount -t tmpfs -o size=16k,mode=755 full {}", at.display());
+        testnet::run(&command);
+        FullDisk(at)
+    }
+
+    fn fill(&self) {
+        let mut rest = File::create(self.0.join("rest")).unwrap();
+        while rest.write_all(&[1; 512]).is_ok() {}
+    }
+}
+
+impl Drop for FullDisk<'_> {
+    fn drop(&mut self) {
+        testnet::run(&format!("umount {}", self.0.display()));
+    }
+}
+
+#[test]
+fn on_a_full_disk_the_machine_stays_as_it_was() {
+    if !testnet::root_or_skip("on_a_full_disk_the_machine_stays_as_it_was") {
+        return;
+    }
+    for full in ["etc", "var"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, there) = (folder.path(), |name: &str| folder.path().join(name).exists());
+        let places = places(at);
+        fs::create_dir(at.join(full)).unwrap();
+        let disk_at = at.join(full);
+        let disk = FullDisk::mount(&disk_at);
+        let (first, second) = (script(at, &["a"], ""), script(at, &["b"], ""));
+        disk.fill();
+        let problem = set_up(&places, &first).unwrap_err();
+        assert!(problem.contains("No space left on device"), "{full}: {problem}");
+        assert!(!there("a") && forward(at) == "0", "{full}");
+        assert_eq!(places.installed().unwrap(), None, "{full}");
+
+        fs::remove_file(disk_at.join("rest")).unwrap();
+        set_up(&places, &first).unwrap();
+        disk.fill();
+        let changed = set_up(&places, &second);
+        assert_eq!(changed.is_ok(), full == "var", "{changed:?}: the settings are kept already");
+        let (is, is_not, kept) = if full == "var" { ("b", "a", second) } else { ("a", "b", first) };
+        assert!(there(is) && !there(is_not) && forward(at) == "1", "{full}");
+        assert_eq!(places.installed().unwrap(), Some(kept), "{full}");
+        take_back(&places, false).unwrap();
+        assert!(!there("a") && !there("b") && forward(at) == "0", "{full}");
+    }
 }
 
 #[test]
