@@ -392,6 +392,7 @@ func (s *backendSetup) printAgentMSS(script *setupScript) {
 	}
 	script.line("# Answers to SYNs ask clients for segments that fit into a tunnel (docs/start.md).")
 	script.line("mtu=%s", mtu)
+	script.line("mtu=${mtu:-%d} # at boot the interface may come later", clientsMTU)
 	script.undo("nft delete table inet guideway")
 	script.line("nft -f - <<END")
 	script.line("table inet guideway")
