@@ -54,13 +54,14 @@ impl Backend {
             }
         }
         for command in [
-            "ip addr add 203.0.113.10/32 dev lo",
-            "ip addr add 2001:db8:a::10/128 dev lo",
             "ip route add default via 10.66.0.1",
             "ip route add default via fd66::1",
             "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
         ] {
             namespace.run(command);
+        }
+        for vip in ["203.0.113.10", "2001:db8:a::10"] {
+            namespace.add_own(vip.parse().unwrap());
         }
         let sockets = namespace.inside(|| {
             ["203.0.113.10", "2001:db8:a::10"]
