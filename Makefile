@@ -72,6 +72,10 @@ uninstall: ## Remove what `make install` installed; configs, secret and state st
 packages: deps-build ## deb, rpm, images for containers, lists of what is inside, and checksums, in dist/ [VERSION= OUT= ARCH=arm64]
 	@OUT='$(OUT)' ARCH='$(ARCH)' tools/packages.sh
 
+.PHONY: lab-image
+lab-image: deps-build ## What `make packages` makes, and an image for containers in which the demo runs by itself (root, network)
+	@OUT='$(OUT)' tools/lab-image.sh
+
 .PHONY: release
 release: deps-build ## Packages with checksums and notes from CHANGELOG, signed if a key is given VERSION= [KEY=gpg-key]
 	@tools/release.sh '$(VERSION)' '$(KEY)'

@@ -9,6 +9,9 @@
 #   NAME_VERSION.cdx.json                               what each was built from (CycloneDX)
 #   SHA256SUMS
 #
+# LAB_SYSTEM is a tar of a Debian with all that the lab starts: makes an image of the lab, too
+# (tools/lab-image.sh).
+#
 # VERSION is another version than Cargo.toml's, ARCH another architecture than this machine's: arm64
 # on amd64, with rustup's library and the distribution's cross compiler. Two runs for one commit
 # give the same bytes, in whatever folders: no path and no time of a build is in them.
@@ -40,7 +43,7 @@ main() {
     done
     (cd tools/packages && go build -trimpath -o "$CARGO_TARGET_DIR/packages" .)
     "$CARGO_TARGET_DIR/packages" -stage "$stage" -out "$out" -version "$version" -commit "$(git rev-parse HEAD)" \
-        -arch "$arch" -time "$SOURCE_DATE_EPOCH"
+        -arch "$arch" -time "$SOURCE_DATE_EPOCH" -lab-system "${LAB_SYSTEM-}"
     ls -l "$out"
 }
 

@@ -33,26 +33,44 @@ guideway-operate:x:904:guideway
 `
 )
 
-// image makes a container's image of a tree: a layout (OUT/oci/NAME) and a tar that `podman
-// load` and `docker load` take. Below the tree are the libraries that its programs are linked
-// to, as the system has them that built it, and nothing else: no shell, no package manager.
+// image makes a container's image of a tree. Below the tree are the libraries that its programs
+// are linked to, as the system has them that built it, and nothing else: no shell, no package
+// manager.
 func (b build) image(p product, tree []file) error {
-	below, err := b.libraries(tree)
+	libraries, err := b.libraries(tree)
 	if err != nil {
 		return err
 	}
-	inside := slices.DeleteFunc(slices.Clone(tree), func(f file) bool {
+	below, err := b.layer(libraries)
+	if err != nil {
+		return err
+	}
+	return b.imageOn(below, p, tree)
+}
+
+// labImage has a whole system below the programs: the lab starts routers and web servers.
+func (b build) labImage(tree []file) error {
+	i := slices.IndexFunc(products, func(p product) bool { return p.name == "guideway-lab" })
+	p := products[i]
+	p.entrypoint = "/usr/bin/guideway-lab"
+	below, err := tarball.LayerFromFile(b.labSystem, tarball.WithMediaType(types.OCILayer))
+	if err != nil {
+		return err
+	}
+	return b.imageOn(below, p, tree)
+}
+
+// imageOn a layer: a layout (OUT/oci/NAME) and a tar that `podman load` and `docker load` take.
+func (b build) imageOn(below v1.Layer, p product, tree []file) error {
+	programs, err := b.layer(slices.DeleteFunc(slices.Clone(tree), func(f file) bool {
 		return !strings.HasPrefix(f.target, "/usr/bin/") && !strings.HasPrefix(f.target, "/usr/share/doc/")
-	})
+	}))
+	if err != nil {
+		return err
+	}
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	for _, files := range [][]file{below, inside} {
-		layer, err := b.layer(files)
-		if err != nil {
-			return err
-		}
-		if image, err = mutate.AppendLayers(image, layer); err != nil {
-			return err
-		}
+	if image, err = mutate.AppendLayers(image, below, programs); err != nil {
+		return err
 	}
 	config, err := image.ConfigFile()
 	if err != nil {
@@ -62,7 +80,7 @@ func (b build) image(p product, tree []file) error {
 	config.Architecture, config.OS, config.Created = b.arch, "linux", v1.Time{Time: b.made}
 	config.Config = v1.Config{
 		Entrypoint: []string{p.entrypoint},
-		Env:        []string{"PATH=/usr/bin"},
+		Env:        []string{"PATH=/usr/bin:/usr/sbin"},
 		Labels: map[string]string{
 			"org.opencontainers.image.title":       p.name,
 			"org.opencontainers.image.description": p.description,

@@ -77,6 +77,8 @@ type build struct {
 	version, commit, arch string
 	// made is the commit's time.
 	made time.Time
+	// A tar of the system that the lab's image is based on; empty: it has none.
+	labSystem string
 }
 
 func main() {
@@ -87,6 +89,7 @@ func main() {
 	flag.StringVar(&b.version, "version", "", "version of the packages")
 	flag.StringVar(&b.commit, "commit", "", "commit that was built")
 	flag.StringVar(&b.arch, "arch", "amd64", "architecture, as Go names it")
+	flag.StringVar(&b.labSystem, "lab-system", "", "tar of a system with all that the lab starts: makes an image of the lab, too")
 	flag.Int64Var(&seconds, "time", 0, "time of all files, in seconds since 1970")
 	flag.Parse()
 	b.made = time.Unix(seconds, 0).UTC()
@@ -97,6 +100,7 @@ func main() {
 }
 
 func (b build) all() error {
+	trees := map[string][]file{}
 	for _, p := range products {
 		tree, err := walk(filepath.Join(b.stage, p.name))
 		if err != nil {
@@ -116,8 +120,14 @@ func (b build) all() error {
 				return fmt.Errorf("image of %s: %w", p.name, err)
 			}
 		}
+		trees[p.name] = tree
 		if err := b.listContents(p, tree); err != nil {
 			return fmt.Errorf("list of what is in %s: %w", p.name, err)
+		}
+	}
+	if b.labSystem != "" {
+		if err := b.labImage(slices.Concat(trees["guideway"], trees["guideway-agent"], trees["guideway-lab"])); err != nil {
+			return fmt.Errorf("image of the lab: %w", err)
 		}
 	}
 	return sum(b.out)
