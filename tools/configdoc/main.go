@@ -1,6 +1,6 @@
-// Command configdoc writes docs/config.md: the reference of the config, from
-// the schema's comments and rules. It reads the descriptors that protoc made
-// with --include_source_info (its argument) and writes to standard output.
+// Command configdoc writes docs/config.md, the config reference, from the comments and rules of
+// the schema. Its argument is the file of descriptors written by protoc with
+// --include_source_info; it writes to standard output.
 package main
 
 import (
