@@ -1,7 +1,7 @@
-//! The MSS that VIPs announce to clients: lowered, so that what clients send fits into
-//! the load balancers' tunnels.
+//! Lowers the MSS that VIPs announce to clients, so that clients' packets fit into the load
+//! balancers' tunnels.
 //!
-//! A program at the interface's egress does it (bpf/mss.h); this computes what fits,
+//! A program at the interface's egress does it (bpf/mss.h); this module computes the value
 //! and follows the interface's MTU. Without it the backend's routes need `advmss`.
 
 use std::time::Duration;
