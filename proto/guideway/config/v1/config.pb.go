@@ -694,7 +694,7 @@ func (x *ApiTls) GetCaFile() string {
 // common name. A client with several roles has the highest one.
 type ApiRoles struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// May read states, counters and the config history.
+	// May read states, counters and the history.
 	View []string `protobuf:"bytes,1,rep,name=view,proto3" json:"view,omitempty"`
 	// May also drain, reload, and read configs.
 	Operate []string `protobuf:"bytes,2,rep,name=operate,proto3" json:"operate,omitempty"`
@@ -761,7 +761,7 @@ type Etcd struct {
 	// URLs of etcd's members, such as `https://10.0.0.5:2379`. Use `http` only on a network
 	// that nobody else can access. All must have the same scheme.
 	Endpoints []string `protobuf:"bytes,1,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// Name used in all keys: /guideway/<cluster>/... It must equal `cluster.name` in the
+	// Name used in all keys: `/guideway/<cluster>/...`. It must equal `cluster.name` in the
 	// config stored there. Default: `default`.
 	Cluster *string `protobuf:"bytes,2,opt,name=cluster,proto3,oneof" json:"cluster,omitempty"`
 	// Certificates for `https`. Absent: the system's certificate authorities are trusted, and
@@ -1265,11 +1265,11 @@ type Service struct {
 	TableSize *uint32 `protobuf:"varint,8,opt,name=table_size,json=tableSize,proto3,oneof" json:"table_size,omitempty"`
 	// How long idle connections stay in the connection table.
 	IdleTimeouts *IdleTimeouts `protobuf:"bytes,9,opt,name=idle_timeouts,json=idleTimeouts,proto3" json:"idle_timeouts,omitempty"`
-	// Most connections of this service in this machine's connection table. Beyond it, new
-	// connections are not tracked: they are forwarded by hash alone. Default: no limit.
-	// However, if a service has more connections than `connections_max` and is not the only
-	// one, it leaves a quarter of the table to the others: further connections stay
-	// unconfirmed, and new ones may displace them.
+	// The most connections that this service may have in this machine's connection table.
+	// Beyond it, new connections are not tracked: they are forwarded by hash alone. Default:
+	// no limit. However, if there are several services, one with more connections than
+	// `connections_max` leaves a quarter of the table to the others: its further connections
+	// stay unconfirmed, and may be displaced by new ones.
 	ConnectionsQuota *uint64 `protobuf:"varint,10,opt,name=connections_quota,json=connectionsQuota,proto3,oneof" json:"connections_quota,omitempty"`
 	// What happens to tracked connections of a backend that is down. `move`: another backend
 	// is selected. `keep`: they stay. New connections go to other backends in either case.
@@ -1295,11 +1295,12 @@ type Service struct {
 	// dropped. `pass`: they go to the kernel. If several services share an address, one
 	// `pass` is enough. Default: `drop`.
 	Unmatched *string `protobuf:"bytes,16,opt,name=unmatched,proto3,oneof" json:"unmatched,omitempty"`
-	// If fewer backends are active, the service counts as having none. `backup_pools` are
-	// then used in addition to the backends that are left. If these together are still too
-	// few, `spill` or `when_none` applies. `spill`: new connections go to another cluster if
-	// one answers its probes. `withdraw`: the route is withdrawn. `fail_open`: backends that
-	// are down are used, too. `keep`: the backends that are left continue. Default: 1.
+	// If fewer of the service's backends are active than this, it counts as having none.
+	// `backup_pools` are then used in addition to the backends that are left. If these
+	// together are still too few, `spill` applies: new connections go to another cluster if
+	// one passes its probes, otherwise the backends that are left continue. Without `spill`,
+	// `when_none` applies. `withdraw`: the route is withdrawn. `fail_open`: backends that are
+	// down are used, too. `keep`: the backends that are left continue. Default: 1.
 	BackendsMin *uint32 `protobuf:"varint,17,opt,name=backends_min,json=backendsMin,proto3,oneof" json:"backends_min,omitempty"`
 	// Names of pools to use while fewer than `backends_min` of the service's own backends are
 	// active. When enough of these are back, new connections go to them, and connections on
@@ -1329,14 +1330,14 @@ type Service struct {
 	// (docs/mptcp.md). Absent: they are forwarded by flow, as all others, and most joins
 	// fail.
 	Mptcp *Mptcp `protobuf:"bytes,31,opt,name=mptcp,proto3" json:"mptcp,omitempty"`
-	// For a stateful service: if this machine does not know a TCP connection, its packets
-	// also carry the addresses of the backends that earlier Maglev tables selected for it.
-	// Connections so survive if the machine that tracked them dies, or the router sends them
-	// to another one. Requires `encap: geneve`, and with `agents` guideway-agent on every
-	// backend. Default: false.
+	// For a stateful service: packets of TCP connections that this machine does not know also
+	// name the backends that earlier Maglev tables selected for them. So connections survive
+	// if the machine that tracked them dies, or the router sends them to another one.
+	// Requires `encap: geneve`, `agents`, and guideway-agent on every backend. Default:
+	// false.
 	SecondChance *bool `protobuf:"varint,24,opt,name=second_chance,json=secondChance,proto3,oneof" json:"second_chance,omitempty"`
-	// The most such packets that a machine sends per second, over all workers. Beyond it,
-	// packets carry no addresses of earlier backends. Default: 100000.
+	// The most such packets that a machine sends per second, over all workers. Further
+	// packets are forwarded by the present table alone. Default: 100000.
 	SecondChanceRate *uint32 `protobuf:"varint,25,opt,name=second_chance_rate,json=secondChanceRate,proto3,oneof" json:"second_chance_rate,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -1556,8 +1557,8 @@ func (x *Service) GetSecondChanceRate() uint32 {
 
 // Multipath TCP (RFC 8684). `{}`: the load balancer chooses the keys of connections. It
 // then finds the backend of a subflow by the connection's token, and that of data by 13
-// bits of the token in the timestamps that backends send. Requires `mode: stateless` and,
-// with `agents`, guideway-agent on every backend.
+// bits of the token in the timestamps that backends send. Requires `mode: stateless`,
+// `agents`, and guideway-agent on every backend.
 type Mptcp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Instead of choosing keys, give each backend a TCP port of its own on all of the
@@ -1664,9 +1665,9 @@ type QuicLbConfig struct {
 	// Encrypt connection ids, so that nobody on the path can see which server has a
 	// connection, or which connections share a server. Default: true.
 	Encrypted *bool `protobuf:"varint,2,opt,name=encrypted,proto3,oneof" json:"encrypted,omitempty"`
-	// Length of the server id in bytes. Random connection ids match a backend's server id
-	// with a probability of 1 in 4,000,000,000 for 4 bytes, and practically never for 8.
-	// Default: 8.
+	// Length of the server id in bytes. A random connection id contains a given backend's
+	// server id with a probability of 1 in 4,000,000,000 for 4 bytes, and practically never
+	// for 8. Default: 8.
 	ServerIdBytes *uint32 `protobuf:"varint,3,opt,name=server_id_bytes,json=serverIdBytes,proto3,oneof" json:"server_id_bytes,omitempty"`
 	// Length of the nonce, which differs in each connection id. A connection id consists of
 	// one byte, the server id and the nonce; the latter two have at most 19 bytes together.
@@ -1972,8 +1973,8 @@ type Pool struct {
 	// (docs/members.md). Changes need no reload. Each machine reads its own source. Default:
 	// none.
 	From *MemberSource `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`
-	// If `from` suddenly lists no backends, or lacks half of them or more, none is removed
-	// until this has lasted for this time. Default: 5m.
+	// If a set from `from` is empty, or lacks half of the pool's backends or more, none of
+	// them is removed until such sets have come for this time. Default: 5m.
 	ShrinkDelay *durationpb.Duration `protobuf:"bytes,9,opt,name=shrink_delay,json=shrinkDelay,proto3" json:"shrink_delay,omitempty"`
 	// How long a backend that `from` no longer lists is drained before it is removed: it
 	// keeps its connections and gets no new ones. Default: 5m.
@@ -2239,9 +2240,9 @@ func (x *Damping) GetHold() *durationpb.Duration {
 
 type Backend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The backend's name, from which the Maglev table is built: if the address changes and
-	// the name stays, so does the backend's share of connections. In all pools, a name has
-	// the same address. Default: the address.
+	// The backend's name. The Maglev table is built from names, so a backend that keeps its
+	// name when its address changes also keeps its place in the table. A name must have the
+	// same address in all pools. Default: the address.
 	Name *string `protobuf:"bytes,1,opt,name=name,proto3,oneof" json:"name,omitempty"`
 	// IPv4 or IPv6 address to which packets are tunnelled. Its family may differ from the
 	// VIP's.
@@ -2314,8 +2315,8 @@ type HealthCheck struct {
 	Http *HttpCheck `protobuf:"bytes,2,opt,name=http,proto3" json:"http,omitempty"`
 	// As `http`, over TLS; the server's certificate must be valid.
 	Https *HttpsCheck `protobuf:"bytes,9,opt,name=https,proto3" json:"https,omitempty"`
-	// Passes if a TCP connection is accepted and, if `expect` is given, the server sends the
-	// expected data.
+	// Passes if a TCP connection is accepted and, if something is expected, the server sends
+	// it.
 	Tcp *TcpCheck `protobuf:"bytes,3,opt,name=tcp,proto3" json:"tcp,omitempty"`
 	// Passes if a TLS handshake succeeds and the certificate is valid.
 	Tls *TlsCheck `protobuf:"bytes,10,opt,name=tls,proto3" json:"tls,omitempty"`
@@ -2772,14 +2773,14 @@ type TcpCheck struct {
 	// Text to send on the connection. In double quotes, YAML's escapes work: `"PING\r\n"`.
 	// Default: nothing.
 	Send *string `protobuf:"bytes,2,opt,name=send,proto3,oneof" json:"send,omitempty"`
-	// Bytes to send, in hexadecimal: `00ff`. Spaces are ignored.
+	// Instead of `send`: bytes, in hexadecimal: `00ff`. Spaces are ignored.
 	SendHex *string `protobuf:"bytes,3,opt,name=send_hex,json=sendHex,proto3,oneof" json:"send_hex,omitempty"`
 	// Text that the first 64 KiB from the server must contain, such as `+PONG`. Default: what
 	// the server sends is not checked.
 	Expect *string `protobuf:"bytes,4,opt,name=expect,proto3,oneof" json:"expect,omitempty"`
-	// Bytes that they must contain, in hexadecimal.
+	// Instead of `expect`: bytes, in hexadecimal.
 	ExpectHex *string `protobuf:"bytes,5,opt,name=expect_hex,json=expectHex,proto3,oneof" json:"expect_hex,omitempty"`
-	// Regular expression that they must match (RE2,
+	// Instead of `expect`: a regular expression (RE2,
 	// https://github.com/google/re2/wiki/Syntax), such as `'^220 .*ESMTP'`.
 	ExpectRegex   *string `protobuf:"bytes,6,opt,name=expect_regex,json=expectRegex,proto3,oneof" json:"expect_regex,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3093,11 +3094,11 @@ type UdpCheck struct {
 	// Text to send. In double quotes, YAML's escapes work: `"PING\r\n"`. Default: an empty
 	// datagram.
 	Payload *string `protobuf:"bytes,2,opt,name=payload,proto3,oneof" json:"payload,omitempty"`
-	// Bytes to send, in hexadecimal: `00ff`. Spaces are ignored.
+	// Instead of `payload`: bytes, in hexadecimal: `00ff`. Spaces are ignored.
 	PayloadHex *string `protobuf:"bytes,3,opt,name=payload_hex,json=payloadHex,proto3,oneof" json:"payload_hex,omitempty"`
 	// Text that the answer must contain. Default: any answer passes, even an empty one.
 	Answer *string `protobuf:"bytes,4,opt,name=answer,proto3,oneof" json:"answer,omitempty"`
-	// Bytes that the answer must contain, in hexadecimal.
+	// Instead of `answer`: bytes, in hexadecimal.
 	AnswerHex     *string `protobuf:"bytes,5,opt,name=answer_hex,json=answerHex,proto3,oneof" json:"answer_hex,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
