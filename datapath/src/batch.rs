@@ -14,10 +14,10 @@
 //! a whole stage to arrive from memory. Plain packets (see [`wire::plain`]) are read in one go,
 //! all others by the functions of the specification. Nothing else differs. Within a stage
 //! packets keep their order, so that a packet finds in the connection table what an earlier one
-//! of its batch left there. And no stage reads what another packet's turn in it changes:
-//! reading changes only its own frame, choosing the connection table, sending frames, limits
-//! and the outbox. `sim/tests/it/batch.rs` checks this; `sim/tests/it/agreement.rs` checks that
-//! all code that decides agrees.
+//! of its batch left there. And no stage looks at data that another one changes: reading
+//! changes only its own frame, choosing the connection table, sending frames, limits and the
+//! outbox. `sim/tests/it/batch.rs` checks this; `sim/tests/it/agreement.rs` checks that all
+//! code that decides agrees.
 //!
 //! Successive batches are similar: if the previous one selected by Maglev tables or by buckets
 //! ([`Needs`]), slots are prefetched and all packets are hashed with the key of buckets, too.

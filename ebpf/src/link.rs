@@ -8,8 +8,7 @@
 //! A *pinned* link has a name in the BPF file system. The name counts as a copy: the program
 //! stays attached while no process has one.
 //!
-//! We make the system calls ourselves, because the BPF library does not hand out the
-//! descriptor.
+//! We make the system calls ourselves, because the BPF library does not give up the descriptor.
 
 use std::ffi::CString;
 use std::io;

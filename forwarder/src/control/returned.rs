@@ -1,9 +1,9 @@
 //! Interfaces that were removed and exist again: to the kernel they are new ones, and nothing
 //! opened on the old ones receives or sends.
 //!
-//! A machine without one of its interfaces has no routes (`observe/health`), so the process
-//! restarts once all exist. Re-opening one interface in place would save nothing for it, and
-//! the sockets and packets of the others are intact.
+//! A machine without one of its interfaces has no routes (`observe/health`). So the process
+//! restarts once all of them exist: to keep the sockets and packets of the other interfaces, as
+//! a reload does, would save nothing.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
 //! A device made of capture files: it receives the frames of one file and sends into another.
-//! It uses no time of the capture; for that, replay reads captures itself.
+//! It ignores the capture's times; to follow them, replay reads captures itself.
 
 use std::io::{Read, Write};
 use std::os::fd::RawFd;
