@@ -1,5 +1,5 @@
-//! The program at the egress against a model: segments of any flags and options, from
-//! VIPs and others.
+//! The program at the egress against a model: segments with any flags and options, from VIPs
+//! and other addresses.
 
 use proptest::prelude::*;
 use wire::checksum;
