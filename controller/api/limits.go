@@ -2,7 +2,7 @@ package api
 
 // Limits what clients can cost, however many there are and whatever they do. The answers of
 // a client that does not read them occupy memory: their bytes are counted from when an
-// answer is made until the kernel has taken it.
+// answer is made until the kernel has taken them.
 
 import (
 	"context"

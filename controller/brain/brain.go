@@ -1,5 +1,5 @@
 // Package brain makes the decisions: which backends are used, what the forwarder's plan is,
-// and which routes are announced. Its input are events and the time, its output is the
+// and which routes are announced. Its inputs are events and the time; its output is the
 // whole desired state.
 //
 //	probe results ─► dampen ─► pools ─► members ─► plan

@@ -1,5 +1,5 @@
-// Package config reads the configuration. Its input are YAML or JSON files; its output is
-// one immutable Config, or every mistake in them with its place and its cure.
+// Package config reads the configuration from YAML or JSON files. The result is one
+// immutable Config, or every mistake in the files with its place and its cure.
 //
 //	files ─► document (nodes, positions) ─► schema (decode, rules) ─► build ─► check ─► Config
 //

@@ -2,8 +2,8 @@ package run
 
 // Shows what a config would change before it is applied: the differences between the
 // configs, those of tables and connections (from the forwarder, which alone has both), and
-// those of routes. Only a copy of the brain's state is used; all work is done in the
-// goroutine of the request.
+// those of routes. The brain only supplies a copy of its state; all other work is done in
+// the goroutine of the request.
 
 import (
 	"cmp"

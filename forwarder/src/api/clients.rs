@@ -5,7 +5,7 @@
 //! many, one of the user with the most is closed, so that nobody can keep others out.
 //!
 //! The answers of a client that does not read them occupy memory: their bytes are counted from
-//! when an answer is made until the kernel has taken it ([`Client::add`], [`Limits`]).
+//! when an answer is made until the kernel has taken them ([`Client::add`], [`Limits`]).
 
 use std::io;
 use std::pin::Pin;
