@@ -1,5 +1,5 @@
-//! Compiles the eBPF programs in `bpf/`, and generates the messages to controllers
-//! from `proto/`; the plan's come from the crate `plan`.
+//! Compiles the eBPF programs in `bpf/`, and generates the messages to controllers from
+//! `proto/`; those of the plan come from the crate `plan`.
 
 #[path = "../ebpf/compile_all.rs"]
 mod compile_all;

@@ -1,13 +1,12 @@
-// Package blackbox tries VIPs as clients do: by real connections, from many
-// source ports, without asking any of Guideway's processes (the Maglev paper,
-// section 4.4).
+// Package blackbox probes VIPs as clients do: by real connections from many source ports,
+// without help from any of Guideway's processes (the Maglev paper, section 4.4).
 //
 //	targets ─► rounds ─► an attempt from each source port ─┬─► metrics
 //	                                                       └─► what changed, in words
 //
-// Each round draws other source ports: the router's ECMP and Maglev hashing send
-// them over all load balancers and backends, and the share that fails hints at
-// how much of either is broken. What is exchanged is package check's.
+// Each round uses other source ports, which the router's ECMP and Maglev hashing distribute
+// over all load balancers and backends. So the share of failed attempts indicates how much
+// of either is broken. Package check defines what is exchanged with a server.
 package blackbox
 
 import (

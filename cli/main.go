@@ -1,9 +1,9 @@
-// Command guideway is the one program that people run: it checks and compiles
-// configs, runs the controller, and shows what a running load balancer does.
+// Command guideway is Guideway's command-line program: it checks and compiles configs, runs
+// the controller and the speaker, and shows what a running load balancer does.
 //
-// One file per verb, in show, config, drain, fleet and diagnose; those that run a
-// process are here. A verb's file has a function that returns its command; main.go
-// only gathers them.
+// Each verb has a file, in show, config, drain, fleet or diagnose; those that run a process
+// are here. A verb's file has a function that returns its command; main.go only collects
+// them.
 package main
 
 import (

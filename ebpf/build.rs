@@ -1,4 +1,4 @@
-//! Notes which compiler makes the eBPF programs, for the messages about those that the
+//! Records which compiler makes the eBPF programs, for the messages about programs that the
 //! kernel refuses.
 
 mod compiler;

@@ -1,6 +1,6 @@
-//! Compiles eBPF programs. A file that build scripts and tests take in, and no part of the
-//! library: a build script that depends on the library would have it and the BPF loader built
-//! a second time.
+//! Compiles eBPF programs. Build scripts and tests include this file; it is not part of the
+//! library, because a build script that depends on the library would build it and the BPF
+//! loader a second time.
 
 use std::path::Path;
 use std::process::Command;

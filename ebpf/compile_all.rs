@@ -1,4 +1,4 @@
-//! What the build scripts of the crates with eBPF programs do.
+//! The common part of the build scripts of crates with eBPF programs.
 
 use std::env;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The compiler of the eBPF programs: what the environment variable CLANG names, `clang` if it
-//! is not set. A file that build scripts take in, as `compile.rs`.
+//! The compiler of the eBPF programs: the environment variable CLANG, or `clang` if it is not
+//! set. Build scripts include this file, like `compile.rs`.
 
 use std::env;
 use std::process::Command;

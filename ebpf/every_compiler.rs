@@ -1,6 +1,6 @@
-//! For the tests of the crates with eBPF programs: what each compiler makes of a program goes
-//! through the kernel's verifier. Compilers differ in how they write loops and comparisons, so
-//! that a program that loads with one may be refused with another.
+//! For the tests of crates with eBPF programs: passes each compiler's output through the
+//! kernel's verifier. Compilers differ in how they write loops and comparisons, so the kernel
+//! may accept a program from one and refuse it from another.
 
 use std::env;
 use std::fs;

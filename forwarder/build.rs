@@ -1,5 +1,5 @@
-//! Generates the Forwarder service and the health messages from `proto/`; the Plan's messages come
-//! from the crate `plan`.
+//! Generates the Forwarder service and the health messages from `proto/`; the Plan's messages
+//! come from the crate `plan`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = std::path::PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../proto");

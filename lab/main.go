@@ -1,8 +1,8 @@
-// Command guideway-lab builds a whole data centre in network namespaces on one
-// machine, and shows Guideway at work in it. It is not installed: machines that
-// forward packets have no use for it.
+// Command guideway-lab builds a whole data centre in network namespaces on one machine, and
+// demonstrates Guideway in it. It is not installed: machines that forward packets do not need
+// it.
 //
-// One file per verb; main.go only gathers them.
+// Each verb has a file; main.go only collects them.
 package main
 
 import (

@@ -1,7 +1,5 @@
-// Package looptest gives tests on loopback what many of them need: ports that
-// nothing has, an authority whose certificates programs trust or refuse, network
-// namespaces, and our own programs.
-// Only tests import it.
+// Package looptest helps tests on loopback: it provides unused ports, a certificate authority
+// that programs trust or refuse, network namespaces, and our own programs. Only tests import it.
 package looptest
 
 import (

@@ -1,4 +1,4 @@
-// Package packaging has what is installed beside the programs.
+// Package packaging has the files that are installed with the programs.
 package packaging
 
 import _ "embed"

@@ -1,10 +1,10 @@
 #!/bin/sh
-# What files alone do not do: users, groups, directories, the secret, and what an older
-# version had elsewhere. Called by `make install`, and by the package after it was unpacked;
-# where there is nothing to do it does nothing.
+# Completes an installation beyond its files: users, groups, directories, the secret, and moving
+# files that older versions had elsewhere. Called by `make install`, and by the package after it
+# was unpacked. Repeating it changes nothing.
 #
-# Environment: ETC, SYSUSERS and TMPFILES (folders), and HAD_CONFIG=yes where a config was
-# there before.
+# Environment: ETC, SYSUSERS and TMPFILES (folders), and HAD_CONFIG=yes if a config existed
+# before.
 set -eu
 
 etc=${ETC:-/etc/guideway}

@@ -1,7 +1,7 @@
 package speaker
 
-// The applier keeps BGP on the newest wanted state, off the goroutine that
-// decides: a slow BGP library must not make us miss a dead forwarder.
+// The applier makes BGP follow the newest desired state. It has its own goroutine, so that a
+// slow BGP library cannot delay the detection of a dead forwarder.
 
 import (
 	"context"

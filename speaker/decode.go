@@ -1,6 +1,6 @@
 package speaker
 
-// From what the controller says to what BGP takes.
+// Converts the controller's messages to BGP's types.
 
 import (
 	"errors"

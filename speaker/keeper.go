@@ -1,7 +1,7 @@
 package speaker
 
-// The keeper has the desired state on disk, for a start without a controller.
-// Its disk may be slow or full; that delays no route.
+// The keeper stores the desired state on disk, for a start without a controller. The disk may
+// be slow or full; that delays no route.
 
 import (
 	"context"

@@ -1,7 +1,7 @@
 package speaker
 
-// The speaker's metrics, on a page of its own: they are of most use when the
-// controller's is gone.
+// The speaker's metrics, served by the speaker itself: they are most useful when the
+// controller's are unavailable.
 
 import (
 	"bytes"

@@ -1,6 +1,6 @@
 package speaker
 
-// From what the controller says to what VRRP takes, and back to what people see.
+// Converts the controller's messages to VRRP's types, and VRRP's state to messages for people.
 
 import (
 	"cmp"

@@ -1,8 +1,9 @@
 package speaker
 
-// The speaker's priority: BFD misses its time where other programs take the
-// processors, and then all routes go at once. It is nice and not a real-time policy:
-// anybody who may look asks this process, and could keep the workers from running.
+// The speaker's priority: if other programs occupy the processors, BFD misses its deadlines,
+// and all routes are withdrawn at once. It uses a nice value, not a real-time policy: everybody
+// with read access sends this process requests, which could otherwise keep the workers from
+// running.
 
 import (
 	"fmt"

@@ -1,7 +1,7 @@
 package speaker
 
-// The speaker's socket. Requests are answered from what was decided last; none
-// delays a decision.
+// The speaker's socket. Requests are answered from the latest decision; none delays the next
+// one.
 
 import (
 	"context"

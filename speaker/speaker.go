@@ -1,16 +1,15 @@
-// Package speaker is the speaker's process (`guideway speaker`): it announces
-// the routes that the controller desires while it finds the forwarder well, and
-// withdraws them when not, whatever becomes of the controller.
+// Package speaker is the speaker's process (`guideway speaker`). It announces the routes that
+// the controller desires while it finds the forwarder healthy, and withdraws them otherwise,
+// even if the controller dies or hangs.
 //
 //	controller ─► Set ─► desired, kept on disk ─┐
 //	forwarder ─► health each 100 ms ─► judge ───┼─► decide ─► BGP sessions
 //	SIGTERM, age of the controller's last call ─┘         └─► VRRP: VIPs owned
 //
-// One goroutine decides. It waits for nothing: not for a disk, not for BGP, not
-// for people.
+// One goroutine decides. It waits for nothing: no disk, no BGP, no client.
 //
-// **Invariant:** while the forwarder is well, a controller that dies, hangs or is
-// restarted changes no route (unless controller_absent_max says so).
+// **Invariant:** while the forwarder is healthy, a controller that dies, hangs or is restarted
+// changes no route (unless controller_absent_max says so).
 package speaker
 
 import (

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Names the compilers that the eBPF programs are to be tried with, and installs those that are
-# missing (root): the oldest and the newest clang of the distribution, from 14 on; with `all`
-# each. Prints them on one line, for tests:
+# Selects the compilers to test the eBPF programs with: the oldest and the newest clang of the
+# distribution, from version 14 on, or with `all` every one. Installs missing ones (as root),
+# and prints all on one line, for tests:
 #
 #   BPF_COMPILERS=$(tools/bpf-compilers.sh [all]) cargo test every_compiler
 set -euo pipefail

@@ -1,6 +1,8 @@
-# For tools that make systems of their own: a bare Debian, and containers with a real systemd,
-# which end with the program that started them, also after a failure or Ctrl-C.
-# To be sourced by a program that has set -euo pipefail, and `readonly NAME` for what it says.
+# Functions for tools that need a system of their own: a bare Debian, and containers with a real
+# systemd. All of them end with the program that started them, also after a failure or Ctrl-C.
+#
+# To be sourced by a program that has set -euo pipefail, and `readonly NAME`, which begins its
+# messages.
 
 readonly WAIT_SECONDS=30
 

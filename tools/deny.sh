@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Holds crates to deny.toml by cargo-deny, which is built for it once.
+# Checks crates against deny.toml with cargo-deny, which is built once for it.
 #
 #   tools/deny.sh CHECK...      advisories, bans, licenses, sources
 set -euo pipefail

@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
-# What README's "Try it" says, done by a newcomer: a bare Debian 13, a clone of
-# HEAD, and its commands as typed.
+# Runs the commands of README's "Try it" as a newcomer would: on a bare Debian 13, in a clone
+# of HEAD, as written there.
 #
 #   tools/fresh.sh [demo] [test]        (no argument: both)
 #
-# Needs root, debootstrap (installed if it is missing) and about 10 GB below
-# FRESH_DIR (default /var/tmp). FRESH_HOST_RUST=1 lends the machine's own
-# rustup toolchains, for networks that have no Rust.
+# Needs root, debootstrap (installed if missing) and about 10 GB in FRESH_DIR (default
+# /var/tmp). FRESH_HOST_RUST=1 uses the machine's own rustup toolchains, for networks without
+# access to Rust.
 #
 # Guarantees:
-# - Mounts, processes and network namespaces are in namespaces of their own and
-#   end with them; the directory is removed, also after a failure or Ctrl-C.
+# - Mounts, processes and network namespaces are in namespaces of their own and end with them;
+#   the directory is removed, also after a failure or Ctrl-C.
 # - After a failure the logs of labs and tests are in .cache/fresh.
-# - The machine's mirror, proxies, certificates and settings for apt, Go and
-#   cargo are used, so that it works wherever `make demo` works. Nothing else
-#   of the machine is seen.
+# - It uses the machine's mirror, proxies, certificates and settings for apt, Go and cargo, so
+#   that it works wherever `make demo` works, and nothing else of the machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly NAME=fresh

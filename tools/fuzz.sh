@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for a while, one after the other.
+# Runs each fuzz target for some time, one after the other.
 #
 #   tools/fuzz.sh [seconds each, default 30] [target ...]
 #
-# Targets in Go are the functions Fuzz... of test files; what one finds is
-# written into its package's testdata/fuzz, where every `go test` from then on
-# tries it: commit it with the mend.
-# Targets in Rust are those of fuzz/src/targets (libFuzzer, on the stable
-# toolchain); they begin with fuzz/corpus/TARGET.tar, gather more in
-# target/fuzz/corpus/TARGET, and write what they find to
-# target/fuzz/found/TARGET: make a test of it, and commit that with the mend.
-# `make test` tries the inputs of the archives once each.
+# Go targets are the functions Fuzz... of test files. Inputs that fail are written to the
+# package's testdata/fuzz, and every later `go test` tries them: commit them with the fix.
+#
+# Rust targets are in fuzz/src/targets (libFuzzer, on the stable toolchain). They start with the
+# inputs in fuzz/corpus/TARGET.tar, collect more in target/fuzz/corpus/TARGET, and write failing
+# inputs to target/fuzz/found/TARGET: make a test of each, and commit it with the fix. `make
+# test` tries each input of the archives once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,14 +1,13 @@
 #!/bin/sh
-# Regenerates everything that is derived from proto/ and committed: the Go
-# code beside each .proto, and docs/config.md from the schema's comments. Also the
-# tables in docs/counters.md, which the programs print of their metrics and drop
-# reasons, and ebpf/tunnels.h, which the eBPF programs include, from wire/src/tunnel.
+# Regenerates the committed files that are derived from others: the Go code beside each .proto;
+# docs/config.md, from the comments of the config's schema; the tables in docs/counters.md,
+# which the programs print from their metrics and drop reasons; and ebpf/tunnels.h, which the
+# eBPF programs include, from wire/src/tunnel.
 #
-# Generators are pinned in tools/tools.mod. protoc itself comes from the
-# distribution (with libprotobuf-dev for google/protobuf/*.proto); the line of
-# the header that names its version is removed, because it is the one thing
-# that may differ. buf/validate/validate.proto comes as descriptors out of the
-# Go module that enforces it, so the two cannot be of different versions.
+# Generators are pinned in tools/tools.mod. protoc comes from the distribution, with
+# libprotobuf-dev for google/protobuf/*.proto. Its version may differ, so the header line that
+# names it is removed. The descriptors of buf/validate/validate.proto come from the Go module
+# that enforces it, so the two always have the same version.
 #
 # `tools/generate.sh --check` regenerates and fails if anything changed.
 set -eu

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Makes sure that what Guideway is built, checked and tried with is there.
+# Installs missing programs that are needed to build, check and try Guideway.
 #
 #   tools/install-deps.sh [build] [check] [lab] [browser]   (no argument: the first three)
-#   tools/install-deps.sh packages NAME...           (these packages, nothing else)
+#   tools/install-deps.sh packages NAME...                  (these packages only)
 #
-#   build  compilers and headers for bin/*
-#   check  what `make lint` and `make generate` need beyond that
-#   lab    the router, servers and tools of the demo and of the lab tests
-#   browser  what the console is tried with; only if it is named: 300 MB
+#   build    compilers and headers for bin/*
+#   check    what `make lint` and `make generate` also need
+#   lab      the router, servers and tools of the demo and of the lab tests
+#   browser  a browser for the tests of the console, 300 MB; only if named
 #
 # Guarantees:
-# - Present programs are used, wherever they came from; only missing ones are
-#   installed, by apt, and said aloud. With nothing to do it takes milliseconds
-#   and needs neither root nor network.
-# - No daemon (bird, frr, nginx, prometheus, etcd) is started, stopped or enabled: the lab runs its
-#   own instances with their own files.
-# - Compilers that the distribution does not have are not fetched from
-#   elsewhere: one line each says what is missing and how to get it.
+# - Programs that are present are used, wherever they came from. Only missing ones are
+#   installed, by apt, and reported. With nothing to install it takes milliseconds and needs
+#   neither root nor network.
+# - No daemon (bird, frr, nginx, prometheus, etcd) is started, stopped or enabled: the lab
+#   runs its own instances with their own files.
+# - Compilers that the distribution does not have are not downloaded: a line for each says
+#   what is missing and how to get it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/local/go/bin:${HOME:-/nonexistent}/.cargo/bin:/usr/sbin:/sbin

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# Installs what `make build` built. Called by `make install`:
+# Installs the programs that `make build` built. Called by `make install`:
 #
 #   tools/install.sh DESTDIR PREFIX SYSCONFDIR UNITDIR SYSUSERSDIR TMPFILESDIR
 #   tools/install.sh --remove PREFIX
 #
-# Programs come from the folder BIN (bin). Nothing is enabled or started, and a config or a
-# secret that is there stays as it is. With DESTDIR (to make a package) only files are
-# written; without it packaging/settle.sh does the rest, and what was written is listed in
-# PREFIX/share/guideway/installed, by which --remove removes it: all but configs, secret and
-# state.
+# Programs are taken from the folder BIN (bin). Nothing is enabled or started, and an existing
+# config or secret is kept. With DESTDIR, for a package, only files are written. Without it,
+# packaging/settle.sh completes the installation, and the files written are listed in
+# PREFIX/share/guideway/installed. --remove deletes these, but no config, secret or state.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

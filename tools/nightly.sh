@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# What `make check` leaves out, in stages of at most 40 minutes.
+# Runs the tests that `make check` leaves out, in stages of at most 40 minutes.
 #
 #   tools/nightly.sh [stage ...]        (no argument: all; `core`: see below)
 #
-# Results are kept by commit, in .cache/nightly/COMMIT/STAGE.{log,result,seconds}:
-# a stage that passed for this commit is not run again, so it goes on where it
-# was interrupted. With uncommitted changes nothing is kept. It ends with a table
-# of all stages, and with 0 if each that was asked for has passed.
+# Results are kept for each commit, in .cache/nightly/COMMIT/STAGE.{log,result,seconds}. A stage
+# that passed for this commit is not run again, so an interrupted run continues where it
+# stopped. With uncommitted changes nothing is kept. At the end there is a table of all stages;
+# the exit status is 0 if all requested ones have passed.
 #
-# Ctrl-C ends the stage under way: what it began is removed.
+# Ctrl-C ends the current stage, and removes what it created.
 #
 #   release       products built as they are installed
 #   labs          every scenario, with the variants that make test leaves out

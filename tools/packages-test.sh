@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
-# What `make packages` makes, as people use it, on a bare Debian 12 and 13 under a real
-# systemd:
+# Tests the output of `make packages` in use, on a bare Debian 12 and 13 with a real systemd:
 #
 #   tools/packages-test.sh [bookworm] [trixie]      (no argument: both; root, network)
 #
-# - two builds of one commit in two folders are the same bytes
-# - installed, nothing runs; with a config it forwards
-# - an upgrade under load takes over, and a downgrade does: nothing of what clients do breaks
-# - removed, nothing of it runs and what is worth keeping stays; purged, nothing is left
-# - the agent's program is off its interface when its package is removed
-# - the rpms install into a tree of their own, and verify
-# - the images' programs run with what is in the images, and nothing else; brought up as
-#   docs/containers.md says, they forward
+# - two builds of one commit in two folders give the same bytes
+# - after the installation nothing runs; with a config it forwards
+# - an upgrade and a downgrade under load take over, and clients' connections do not break
+# - after a removal none of it runs, and configs and state stay; after a purge nothing is left
+# - the agent's program is detached from its interface when its package is removed
+# - the rpms install into a separate tree, and verify
+# - the images' programs run with the contents of the images alone; started as docs/containers.md
+#   says, they forward
 #
-# PACKAGES names a folder with what was built before, in this/ and next/: then nothing is.
+# PACKAGES names a folder with earlier builds, in this/ and next/, to use instead of building.
 #
 # Guarantees: the machine's own network and files are not touched; network namespaces,
 # containers and folders are removed, also after a failure or Ctrl-C.

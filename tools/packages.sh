@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packages and images of this tree, in the folder OUT (dist):
+# Makes packages and images of this tree, in the folder OUT (dist):
 #
 #   tools/packages.sh
 #
@@ -9,12 +9,13 @@
 #   NAME_VERSION.cdx.json                               what each was built from (CycloneDX)
 #   SHA256SUMS
 #
-# LAB_SYSTEM is a tar of a Debian with all that the lab starts: makes an image of the lab, too
-# (tools/lab-image.sh).
+# LAB_SYSTEM is a tar of a Debian with all that the lab starts: then there is an image of the lab,
+# too (tools/lab-image.sh).
 #
-# VERSION is another version than Cargo.toml's, ARCH another architecture than this machine's: arm64
-# on amd64, with rustup's library and the distribution's cross compiler. Two runs for one commit
-# give the same bytes, in whatever folders: no path and no time of a build is in them.
+# VERSION replaces the version in Cargo.toml. ARCH is the architecture, if it is not this
+# machine's: arm64 on amd64, with rustup's library and the distribution's cross compiler. Two
+# runs for one commit give the same bytes, whatever folders they use: they contain no path and
+# no build time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

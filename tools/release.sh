@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What a release has, in dist/: what `make packages` makes, the notes, and with KEY a signature
-# of the checksums.
+# Makes the files of a release in dist/: those of `make packages`, the release notes and, with
+# KEY, a signature of the checksums.
 #
 #   tools/release.sh VERSION [KEY]
 #
-# VERSION has a section in CHANGELOG.md, KEY is what gpg calls a secret key. Nothing is tagged
-# or uploaded.
+# VERSION must have a section in CHANGELOG.md. KEY is a secret key as gpg names it. Nothing is
+# tagged or uploaded.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

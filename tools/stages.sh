@@ -1,6 +1,5 @@
-# For tools/test.sh and tools/nightly.sh: stages with their seconds, in a table, and
-# what is to be removed when they are interrupted.
-# To be sourced.
+# Functions for tools/test.sh and tools/nightly.sh: stages, a table of their durations, and the
+# clean-up after an interruption. To be sourced.
 
 stage_rows=
 stage_name=

@@ -1,27 +1,26 @@
 #!/usr/bin/env bash
-# All tests.
+# Runs all tests.
 #
 #   tools/test.sh [fast | check]
 #
 #   1. build      every Rust test program, and the programs that labs run
 #   2. labs       whole data centres in namespaces, two at a time (lab/...)
 #   3. Rust       units, properties, golden packets, namespaces
-#   4. Go         units, golden configs; beside 3, as those that take long wait for timers
+#   4. Go         units, golden configs; beside 3, because the long ones only wait for timers
 #
-# `fast` leaves out what needs root or the programs: it is 3 and 4. `check`
-# lints as well, at the lowest priority beside 1 and 2: labs mostly wait. They are of
-# machines that would have processors of their own, and so are namespaces: they come before
-# what else runs here.
+# `fast` runs only 3 and 4, without what needs root or the programs. `check` also lints, at the
+# lowest priority beside 1 and 2, as labs mostly wait. Labs and namespaces stand for machines
+# with processors of their own, so they have a higher priority than everything else here.
 #
-# Programs for labs are those that `cargo test` builds anyway: nothing is built
-# twice. GUIDEWAY_BIN says where they are.
+# Labs use the programs that `cargo test` builds anyway, so nothing is built twice; GUIDEWAY_BIN
+# says where they are.
 #
-# Tests that need root skip themselves without it: in Go by t.Skip, in Rust by
-# a line `SKIPPED name: why` on stderr.
+# Tests that need root skip themselves without it: in Go by t.Skip, in Rust by a line
+# `SKIPPED name: why` on stderr.
 #
-# It ends with the seconds of each stage, the names of skipped tests, and
-# `N passed, N failed, N skipped`. In CI (CI=true) a skip is a failure: what is
-# not run there is run nowhere. When it is interrupted, nothing is left.
+# At the end it prints the seconds of each stage, the names of skipped tests, and `N passed, N
+# failed, N skipped`. In CI (CI=true) a skip is a failure, because nothing else would run the
+# test. An interrupted run leaves nothing behind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/stages.sh

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Builds the programs pinned in tools/tools.mod into .cache/bin, where
-# tools/generate.sh and `make lint` find them. Nothing outside the tree is
-# touched; a second run does nothing.
+# Builds the programs pinned in tools/tools.mod into .cache/bin, where tools/generate.sh and
+# `make lint` find them. It changes nothing outside the tree, and a second run does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

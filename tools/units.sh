@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The systemd units under a real systemd: `make install` in a container over this
-# machine's files, then what docs/operate.md has people type.
+# Tests the systemd units under a real systemd: runs `make install` in a container on top of
+# this machine's files, then the commands of docs/operate.md.
 #
 #   tools/units.sh        (needs root and systemd-nspawn, installed if it is missing)
 #
-# It shows what no other test does: that the units' sandboxes let the programs work,
-# that readiness and take-over are told to systemd, and that services come back.
+# Only this test shows that the units' sandboxes let the programs work, that readiness and
+# take-over are reported to systemd, and that services are restarted.
 #
-# Guarantees: the machine's files are seen through an overlay and not changed; mounts
-# and processes end with this program, also after a failure or Ctrl-C.
+# Guarantees: the machine's files are used through an overlay and not changed; mounts and
+# processes end with this program, also after a failure or Ctrl-C.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly NAME=units

@@ -1,6 +1,9 @@
 #!/bin/sh
-# The programs of an earlier commit with those of this one, in the lab: tools/upgrade.sh
-# COMMIT. They are built in a worktree of that commit, .cache/former/COMMIT, once.
+# Runs the programs of an earlier commit together with those of this one in the lab:
+#
+#   tools/upgrade.sh COMMIT
+#
+# The earlier programs are built once, in a worktree of that commit, .cache/former/COMMIT.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Tries what meets the kernel in those of Debian's releases: in virtual machines, emulated (QEMU's
-# TCG), so for what works and what is refused, never for speed. Root, network for packages.
+# Tests everything that depends on the kernel on the kernels of Debian's releases, in emulated
+# virtual machines (QEMU's TCG): what works and what is refused, never speed. Needs root, and a
+# network for packages.
 #
 #   tools/vms.sh [suite ...]        bookworm (6.1), trixie (6.12), sid (7.2 or newer)
 #
 #   this machine's root ──9p, read only──► overlay in memory ──► the tests of this checkout, as root
 #   .cache/vms/SUITE: vmlinuz, modules ──► booted by an initrd of busybox
 #
-# Each test has a log, which is printed if it fails. It ends with a table: how long the boot took,
-# the instructions that the verifier went through, each test with its seconds. Nothing is left but
-# the kernels in .cache/vms.
+# Each test has a log, which is printed if the test fails. At the end there is a table: the
+# duration of the boot, the number of instructions that the verifier processed, and each test
+# with its seconds. Only the kernels in .cache/vms are kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly NAME=vms

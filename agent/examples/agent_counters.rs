@@ -1,4 +1,4 @@
-//! Prints the table of docs/counters.md that is the agent's: `make generate`.
+//! Prints the agent's table for docs/counters.md: `make generate`.
 
 fn main() {
     println!("metrics of the agent\n{}", daemon::metrics::table(guideway_agent::METRICS));

@@ -1,9 +1,9 @@
-//! The program on its interface: attached at XDP or at traffic control, or put in the
-//! place of the one that a predecessor left there.
+//! The program on its interface: attached at XDP or traffic control, or put in place of the
+//! one that a predecessor left there.
 //!
-//! With a directory of the BPF file system the link is pinned there, under its
-//! mode, and the program goes on while no agent runs: a restart replaces it in
-//! one step, and loses no packet. Without one it goes with the process.
+//! If a directory in the BPF file system is given, the link is pinned there under its mode,
+//! and the program stays active while no agent runs: a restart replaces it in one step and
+//! loses no packet. Otherwise it ends with the process.
 
 use std::fmt;
 use std::io;

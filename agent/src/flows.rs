@@ -1,5 +1,5 @@
-//! The flows of datagrams that this agent took, as its program remembers them
-//! (bpf/flow.h): the kernel has no sockets of them that could be listed.
+//! The UDP flows that this agent accepted, as its program records them (bpf/flow.h): the
+//! kernel has no sockets for them that could be listed.
 
 use aya::maps::{HashMap, MapData, MapError};
 use ebpf::{Record, with_causes};

@@ -1,13 +1,12 @@
-//! The agent of a backend: takes packets out of the load balancers' tunnels,
-//! and sends those on whose connections live on another backend.
+//! The agent on a backend: it decapsulates packets from the load balancers' tunnels, and
+//! forwards those whose connections live on another backend.
 //!
-//! A program on the backend's interface does the work (bpf/); this loads
-//! it, fills its tables from the config, and shows what it counts; and it says to the
-//! load balancers' controllers how many connections live here. It is
-//! needed where the kernel has no tunnel devices of its own. Pinned, the
-//! program outlives the process, and a restart loses no packet. Else it goes with
-//! it: the backend drops tunnel packets, fails its probes through the tunnel, and
-//! is no longer selected.
+//! An eBPF program on the backend's interface does the work (bpf/). This crate loads it,
+//! fills its tables from the config, and shows its counters; and it reports to the load
+//! balancers' controllers how many connections live here. The agent is needed if the kernel
+//! has no tunnel devices of its own. If pinned, the program outlives the process, and a
+//! restart loses no packet. Otherwise it ends with the process: the backend then drops
+//! tunnelled packets, fails its probes through tunnels, and is no longer selected.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

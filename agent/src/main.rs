@@ -1,4 +1,4 @@
-//! The program `guideway-agent`; the library is the agent.
+//! The program `guideway-agent`; the library contains the agent.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! The counters for Prometheus: their list, of which docs/counters.md is made
-//! (`make generate`), and their page.
+//! The Prometheus metrics: their list, from which docs/counters.md is made (`make
+//! generate`), and their page.
 
 use std::sync::Arc;
 use std::time::Duration;

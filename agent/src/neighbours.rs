@@ -1,8 +1,8 @@
-//! How other agents are reached: the kernel's routes and neighbours, as the
-//! program's table has them.
+//! How to reach other agents: the kernel's routes and neighbours, as in the program's
+//! table.
 //!
-//! The program sends packets on without the kernel, which would resolve no
-//! neighbour by itself: `nexthops` enters them as managed ones.
+//! The program sends packets to other agents without the kernel, which would not resolve
+//! their neighbours by itself: `nexthops` enters these as managed ones.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

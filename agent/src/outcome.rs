@@ -1,5 +1,6 @@
-//! What may become of a frame, by name. The program has the same lists, in the same order
-//! (bpf/outcome.h): the kinds of tunnels that it is taken out of, and else the reasons.
+//! The possible outcomes for a frame, by name: the kinds of tunnels it was decapsulated
+//! from, or else the reasons. The program has the same lists in the same order
+//! (bpf/outcome.h).
 
 use std::fmt::Write;
 

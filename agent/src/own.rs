@@ -1,6 +1,6 @@
-//! What this host is addressed by. Tunnels to others are the kernel's, though the
-//! interface receives them: what a switch floods, and what a host that routes for others
-//! sends on.
+//! This host's own addresses. Tunnels to other addresses are left to the kernel, although
+//! the interface receives them: frames that a switch floods, and packets that a host routes
+//! for others.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! The program that opens tunnels, and those beside it: loaded, its tables filled, attached, read.
+//! The eBPF programs: the one that decapsulates, and those beside it. They are loaded,
+//! their tables filled, attached and read here.
 
 use std::net::IpAddr;
 use std::path::Path;

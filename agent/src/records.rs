@@ -1,5 +1,5 @@
-//! The entries of the programs' tables, and what comes by their rings. Each is a struct in bpf/,
-//! which program/tests/records.rs holds equal.
+//! The entries of the programs' tables and rings. Each is also a struct in bpf/;
+//! program/tests/records.rs checks that they are equal.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

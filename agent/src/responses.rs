@@ -1,8 +1,9 @@
-//! How long clients wait for answers, by service, as the programs at ingress and egress
-//! measure it (bpf/responses.h): answers pass by the load balancers, so no one else can.
+//! Measures how long clients wait for answers, by service, in the programs at ingress and
+//! egress (bpf/responses.h). Answers bypass the load balancers, so nobody else can measure
+//! this.
 //!
-//! Each flow is measured while few requests come; of a busy server fewer, by their hash,
-//! so that a measurement costs little however much is asked.
+//! Each flow is measured while there are few requests. On a busy server fewer are, chosen
+//! by hash, so that the cost stays small whatever the load.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! The agent's life, from its start to the signal that ends it.
+//! The agent's life: from its start to the signal that ends it.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

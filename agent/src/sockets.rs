@@ -1,5 +1,5 @@
-//! The TCP connections that live in this network namespace, and what listens in it,
-//! as the kernel lists them (sock_diag(7)).
+//! The TCP connections and listening sockets in this network namespace, as listed by the
+//! kernel (sock_diag(7)).
 
 use std::collections::HashSet;
 use std::io;

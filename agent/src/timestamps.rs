@@ -1,8 +1,8 @@
-//! The thirteen bits in the timestamps of what services with Multipath TCP answer, by which
-//! load balancers find this backend again (bpf/timestamps.h does it).
+//! The 13 bits in the timestamps of answers by services with Multipath TCP, by which load
+//! balancers find this backend again (bpf/timestamps.h sets them).
 //!
-//! Its tables outlive the process with the programs: a connection whose clock was stopped
-//! goes on by the same one under the next agent.
+//! Its tables outlive the process together with the programs: a connection keeps its
+//! stopped clock under the next agent.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Time as this thread's processor time: others on the machine do not count.
+//! Measures time as this thread's processor time, so that other processes do not count.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,5 +1,5 @@
-//! What a packet costs that the kernel flow cache sends: the XDP filter's own wrapper in
-//! the kernel, which goes through flows and takes the outer header off again.
+//! The cost of a packet sent by the kernel flow cache: runs the XDP filter in the kernel,
+//! in a wrapper that varies flows and removes the outer header again.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! What it takes to find a key of a Multipath TCP connection whose token is a given
-//! backend's, by trying one after the other: what servers would do in place of load
-//! balancers (MPLB, section 3.1: 2 ms among 1,000 backends).
+//! The cost of finding a Multipath TCP key whose token belongs to a given backend, by
+//! trial: the servers' task if load balancers did not choose the keys (MPLB, section 3.1: 2
+//! ms among 1,000 backends).
 
 use std::hint::black_box;
 

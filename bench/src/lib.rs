@@ -1,12 +1,12 @@
-//! What measuring programs share: plans, flows and packets made of
-//! parameters, and a load balancer that forwards them in memory.
+//! Code shared by programs that measure: plans, flows and packets made from parameters, and
+//! a load balancer that forwards them in memory.
 //!
 //! ```text
 //!  Setup ─► Plan ─► View ─► LoadBalancer ◄─ Frames ◄─ Traffic
 //! ```
 //!
-//! `guideway-bench` (this crate's program) measures what a packet costs;
-//! `guideway-figures` redoes the paper's evaluation.
+//! `guideway-bench` (this crate's program) measures the cost of a packet;
+//! `guideway-figures` repeats the paper's evaluation.
 #![forbid(unsafe_code)]
 
 pub mod clock;

@@ -1,4 +1,4 @@
-//! What the machine itself costs: the figures that ours are to be read by.
+//! The machine's own costs, as a reference for the other figures.
 
 use std::hint::black_box;
 

@@ -1,9 +1,9 @@
-//! `guideway-bench`: what a packet costs on one core, in memory, beside what
-//! the machine itself costs in the same run (docs/performance.md).
+//! `guideway-bench`: measures the cost of a packet on one core, in memory, next to the
+//! machine's own costs in the same run (docs/performance.md).
 //!
-//! Every figure is processor time of this thread. All measurements take
-//! their samples in turn, in many short rounds, so that what disturbs the
-//! machine disturbs all alike; medians and minima are shown.
+//! Every figure is processor time of this thread. All measurements take their samples in
+//! turn, in many short rounds, so that disturbances affect all alike; medians and minima
+//! are shown.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! One line of the table: a worker, its traffic, and what a packet took.
+//! One line of the table: a worker, its traffic, and the cost of a packet.
 
 use std::hint::black_box;
 

@@ -1,5 +1,5 @@
-//! Random numbers that are the same for ever: an experiment is repeated by
-//! its seed, on any machine and with any version of any crate.
+//! Reproducible random numbers: an experiment can be repeated from its seed, on any machine
+//! and with any version of any crate.
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every input bit
 /// changes every output bit with probability one half.

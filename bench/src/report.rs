@@ -1,4 +1,4 @@
-//! The report that other programs read.
+//! The report for other programs.
 
 use std::error::Error;
 use std::path::Path;

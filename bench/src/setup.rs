@@ -1,5 +1,4 @@
-//! What is measured: a plan and the flows through it. Everything is a
-//! parameter.
+//! The set-up of a measurement: a plan and the flows through it, all from parameters.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What it takes to build a lookup table (paper 5.3 and table 3).
+//! The cost of building a lookup table (paper 5.3 and table 3).
 
 use std::hint::black_box;
 

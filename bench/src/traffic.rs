@@ -1,5 +1,4 @@
-//! Packets to forward: frames of numbered flows, written afresh before each
-//! measurement.
+//! Packets to forward: frames of numbered flows, written again before each measurement.
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};

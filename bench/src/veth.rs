@@ -1,8 +1,8 @@
-//! End to end over veth, beside a bare reflector: figure 8, of which the
-//! table shows the ratio and the latencies.
+//! Measures end to end over veth, next to a bare reflector: figure 8, of which the table
+//! shows the ratio and the latencies.
 //!
-//! `guideway-figures`, the forwarder and the reflector are programs of their
-//! own, built before; namespaces need root.
+//! `guideway-figures`, the forwarder and the reflector are separate programs, built before;
+//! namespaces need root.
 
 use std::ffi::OsStr;
 use std::fmt::Display;

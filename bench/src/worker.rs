@@ -1,5 +1,5 @@
-//! The load balancer that is measured: one worker and the slow path beside it
-//! on the same thread, forwarding batches where they lie.
+//! The load balancer under measurement: one worker, with the slow path on the same thread.
+//! Batches are forwarded in place.
 
 use std::sync::Arc;
 

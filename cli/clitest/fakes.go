@@ -1,5 +1,5 @@
-// Package clitest has a controller and a forwarder that answer what tests of the
-// verbs ask, and executes command lines.
+// Package clitest provides a controller and a forwarder that give the answers that a test
+// wants, and executes command lines.
 package clitest
 
 import (

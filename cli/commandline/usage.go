@@ -1,6 +1,5 @@
-// Package commandline is what the programs for people have in common: what a
-// command line may be, how a program ends (0 done, 1 refused or failed, 2 a
-// command line that means nothing), and how values are printed.
+// Package commandline has what the command-line programs have in common: parsing command
+// lines, exit statuses (0 done, 1 refused or failed, 2 usage error), and printing values.
 package commandline
 
 import (

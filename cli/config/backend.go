@@ -1,6 +1,6 @@
 package config
 
-// What a backend needs, printed as commands and files to be pasted there.
+// Prints the commands and files that set up a backend with an agent.
 
 import (
 	"encoding/hex"

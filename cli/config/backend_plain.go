@@ -1,6 +1,6 @@
 package config
 
-// What a backend without an agent needs: its kernel opens the tunnels.
+// Prints the set-up of a backend without an agent: its kernel decapsulates.
 
 import (
 	"cmp"

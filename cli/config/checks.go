@@ -1,6 +1,6 @@
 package config
 
-// How health checks go whose config does not say it.
+// Says how health checks are sent if the config leaves it open.
 
 import (
 	"context"

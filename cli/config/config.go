@@ -1,4 +1,4 @@
-// Package config has the verbs of `guideway config`, a file each.
+// Package config has the verbs of `guideway config`, one file each.
 package config
 
 import (

@@ -1,8 +1,8 @@
 package config
 
-// The file that a config is applied to on this machine. Its path and what it held are
-// the controller's word as well; what root writes to is decided here, by root's own
-// arguments or the unit that root installed.
+// The file on this machine that a config is applied to. The controller reports its path and
+// contents as well, but which file root writes is decided here, by root's own arguments or
+// by the unit that root installed.
 
 import (
 	"context"

@@ -1,6 +1,7 @@
 package config
 
-// The part of a config that machines share by etcd, beside one machine's own files.
+// The part of a config that machines share through etcd, separate from each machine's
+// files.
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 package config
 
-// How a configuration is written that a person will read and change.
+// Writes a configuration for people to read and edit.
 
 import (
 	"fmt"

@@ -1,5 +1,5 @@
-// Package diagnose has the verbs that find out what is wrong: doctor, explain,
-// trace, capture and probe, a file each.
+// Package diagnose has the verbs for troubleshooting: doctor, explain, trace, capture and
+// probe, one file each.
 package diagnose
 
 import (

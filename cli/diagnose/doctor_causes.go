@@ -1,7 +1,7 @@
 package diagnose
 
-// One cause is told once: where the line of a cause fails, those of what follows from it are left
-// out, or say their effect alone.
+// Each cause is reported once: if the line of a cause fails, the lines of its consequences
+// are left out, or state only their effect.
 
 import (
 	"fmt"

@@ -1,7 +1,7 @@
 package diagnose
 
-// Connections that nothing answers: the load balancer sees only clients' packets, and a client
-// sends no second one until its server has answered.
+// Finds connections without answers. The load balancer sees only clients' packets, and a
+// client sends no second one until its server has answered.
 
 import (
 	"cmp"

@@ -1,7 +1,7 @@
 package diagnose
 
-// Whether a firewall of this machine may drop the answers to health checks
-// through the tunnels, or what peers send: `ip route get` does not know of one.
+// Checks whether a firewall on this machine may drop answers to health checks through
+// tunnels, or packets from peers, which `ip route get` does not show.
 
 import (
 	"context"

@@ -1,7 +1,7 @@
 package diagnose
 
-// What keeps health checks through the tunnels from leaving this machine, and
-// their answers from being taken.
+// Checks what prevents health checks through tunnels from leaving this machine, or their
+// answers from being accepted.
 
 import (
 	"context"

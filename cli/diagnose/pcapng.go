@@ -1,7 +1,7 @@
 package diagnose
 
-// Writes pcapng (draft-ietf-opsawg-pcapng): nanoseconds, Ethernet, a comment
-// for each packet.
+// Writes pcapng (draft-ietf-opsawg-pcapng) with nanosecond times, Ethernet frames, and a
+// comment for each packet.
 
 import (
 	"encoding/binary"

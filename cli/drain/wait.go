@@ -1,7 +1,7 @@
 package drain
 
-// `drain --wait`: the controller decides when routes are withdrawn and goes on by
-// itself where this program is interrupted; here is only looked and said.
+// `drain --wait` only watches and reports: the controller decides when routes are
+// withdrawn, and continues if this program is interrupted.
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-// Package events has the verb that shows what changed.
+// Package events has `guideway events`, which shows what changed.
 package events
 
 import (

@@ -1,4 +1,4 @@
-// Package fleet has the verbs about all load balancers that share a config.
+// Package fleet has the verbs for all load balancers that share a config.
 package fleet
 
 import (

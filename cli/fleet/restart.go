@@ -1,7 +1,7 @@
 package fleet
 
-// Restarting a fleet: one machine after the other, and the next one only when the
-// one before is as well as it was.
+// Restarts a fleet one machine at a time. The next machine follows only when the one before
+// is as healthy as it was.
 
 import (
 	"context"

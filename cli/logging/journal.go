@@ -1,4 +1,4 @@
-// Package logging has the log of what runs on: the controller, the speaker, the
+// Package logging is the log of long-running processes: the controller, the speaker, the
 // prober. Under systemd each line has its priority.
 package logging
 

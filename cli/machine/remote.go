@@ -1,6 +1,6 @@
 package machine
 
-// Another machine's controller, over TCP with certificates on both sides.
+// Connects to another machine's controller over TCP, with certificates on both sides.
 
 import (
 	"cmp"

@@ -1,5 +1,5 @@
-// Package machine reaches the processes of a machine: of this one by their
-// sockets, the controller of another over TCP.
+// Package machine connects to the processes of a machine: on this one through their
+// sockets, on another to its controller over TCP.
 package machine
 
 import (

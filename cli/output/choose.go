@@ -1,6 +1,6 @@
 package output
 
-// Rows that people choose of many, and rows that are one for people.
+// Selects rows for display, and merges rows that are one for people.
 
 import (
 	"cmp"

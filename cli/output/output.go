@@ -1,4 +1,4 @@
-// Package output prints what verbs found, for people and for machines.
+// Package output prints the results of verbs, for people and for programs.
 package output
 
 import (

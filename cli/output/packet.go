@@ -1,7 +1,7 @@
 package output
 
-// The beginning of a packet in words. Lenient: what is cut off or malformed is
-// told as far as it goes; whether it is good is the forwarder's to say.
+// Describes the beginning of a packet in words. A truncated or malformed packet is
+// described as far as possible; whether it is valid is for the forwarder to say.
 
 import (
 	"encoding/binary"

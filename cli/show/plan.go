@@ -1,6 +1,6 @@
 package show
 
-// What a plan says, where no controller answers.
+// Describes a plan, for use without a controller.
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-// Package show has the verbs of `guideway show`, a file each.
+// Package show has the verbs of `guideway show`, one file each.
 package show
 
 import (

@@ -1,6 +1,6 @@
 package show
 
-// `show … --watch`: the same again and again over one connection, with rates.
+// `show … --watch`: repeats the output over one connection, with rates.
 
 import (
 	"context"

@@ -1,9 +1,9 @@
-// Package top has the verb that shows what is forwarded per second, on a full screen.
+// Package top has `guideway top`, which shows the traffic per second on a full screen.
 //
 //	controller, one of each machine ── WatchRates ──► update ─► model ─► screen ─► terminal
 //	                                                   keys ─────┘
 //
-// The model is everything that the screen shows; model.go and screen.go know neither the
+// The model is everything that the screen shows; model.go and screen.go use neither the
 // clock nor the terminal.
 package top
 

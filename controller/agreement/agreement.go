@@ -1,17 +1,19 @@
-// Package agreement is how several load balancers come to run the same bucket maps.
-// What they share is in etcd; this package says what a machine makes of it.
+// Package agreement decides how several load balancers come to run the same bucket maps. They
+// share data through etcd; this package decides what a machine does with it.
 //
 //	verdicts of live controllers ─► majority ─► the leader ─► maps/<service>
 //	acknowledgements ─► what all have ──────────────┘              │
 //	        ▲                                                      ▼
 //	        └── forwarder ◄── plan ◄── the map that a machine runs ┘
 //
-// It guarantees, whatever etcd, machines and the leader do, that no map is written
-// before each load balancer of the set has the one before, but for buckets of dead
-// backends; and that a machine runs the agreed map, or one that it made of it by
-// itself for dead backends while etcd was away. The set are the machines that the
-// config names, but for those whose routes are withdrawn on purpose: not those
-// whose controllers live.
+// It guarantees, whatever etcd, machines and the leader do:
+//   - No map is written before each load balancer of the set has the previous one, except to
+//     move the buckets of dead backends.
+//   - A machine runs the agreed map, or a map that it derived from it by itself for dead
+//     backends while etcd was unreachable.
+//
+// The set consists of the machines named by the config, except those whose routes are
+// withdrawn on purpose. It does not depend on which controllers are alive.
 //
 // Pure: no etcd, no clock.
 package agreement

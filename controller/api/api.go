@@ -1,11 +1,10 @@
-// Package api answers people and programs: on the controller's unix sockets, one
-// for looking and one for what changes something, and over TCP those who have a
-// certificate.
+// Package api serves the controller's API to people and programs: on two unix sockets, one
+// for reading and one for changes, and over TCP to clients with a certificate.
 //
 //	listener ─► limits ─► who calls (caller.go) ─► what that needs (roles.go) ─► service ─► audit log
 //
-// It translates between the contract (proto/guideway/controller) and the
-// controller; it decides nothing and keeps nothing.
+// It translates between the API's messages (proto/guideway/controller) and the controller.
+// It makes no decisions and stores nothing.
 package api
 
 import (

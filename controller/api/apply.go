@@ -1,6 +1,6 @@
 package api
 
-// Applying a config, and what was applied before.
+// Applies configs, and answers which ones were in use before.
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 package api
 
-// Who calls: by the kernel's word on a unix socket, by certificate over TCP.
+// Identifies the caller: on a unix socket by the kernel, over TCP by certificate.
 
 import (
 	"context"

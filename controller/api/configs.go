@@ -1,6 +1,7 @@
 package api
 
-// Configs that clients send: one at a time, because reading and parsing one takes memory.
+// Handles configs sent by clients one at a time, because reading and parsing one takes
+// memory.
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 package api
 
-// What the forwarder counted of services and backends, beside what the controller knows of them.
+// Adds the forwarder's counters of services and backends to the controller's state.
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 package api
 
-// The brain's view in the words of the contract.
+// Converts the brain's view to the API's messages.
 
 import (
 	"net/netip"

@@ -1,6 +1,6 @@
 package api
 
-// Events: those that are kept, and those that come.
+// Serves recorded events, and new ones as they happen.
 
 import (
 	"errors"

@@ -1,6 +1,6 @@
 package api
 
-// What the forwarder answers, handed on.
+// Passes on the forwarder's answers.
 
 import (
 	"context"

@@ -1,8 +1,8 @@
 package api
 
-// What clients may cost, however many they are and whatever they do. A client
-// that does not read costs the memory of its answers: these bytes are counted
-// from the moment an answer exists until the kernel has taken them.
+// Limits what clients can cost, however many there are and whatever they do. The answers of
+// a client that does not read them occupy memory: their bytes are counted from when an
+// answer is made until the kernel has taken them.
 
 import (
 	"context"

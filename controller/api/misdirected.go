@@ -1,7 +1,7 @@
 package api
 
-// Requests that meet no procedure, or not as it is called: answered as every refusal is, by
-// JSON that says what to do. What these clients speak is not known.
+// Answers requests that match no procedure, or call one the wrong way, as every refusal is
+// answered: by JSON that says what to do. The protocol of these clients is unknown.
 
 import (
 	"encoding/json"

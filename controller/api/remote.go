@@ -1,7 +1,7 @@
 package api
 
-// The API over TCP. It has a goroutine of its own, which looks at its files each
-// second: certificates that are replaced come into use without a restart.
+// The API over TCP. Its own goroutine checks the certificate files each second, so that new
+// certificates come into use without a restart.
 
 import (
 	"context"

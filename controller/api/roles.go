@@ -1,6 +1,6 @@
 package api
 
-// What each call needs of its caller. The only place that says so.
+// The role that each call requires, and the only place that defines it.
 
 import (
 	"os"

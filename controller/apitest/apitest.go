@@ -1,5 +1,5 @@
-// Package apitest sets up what tests of the processes' gRPC sockets share: a
-// run directory, a server in it, a client to it.
+// Package apitest sets up what tests of the processes' gRPC sockets have in common: a run
+// directory, a server in it, and a client.
 package apitest
 
 import (

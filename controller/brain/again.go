@@ -1,7 +1,7 @@
 package brain
 
-// What falls due by time alone: pools whose backends change their states, or
-// their shares, though no probe says anything new.
+// Schedules what becomes due by time alone: pools whose backends change state or share
+// without a new probe result.
 
 import "time"
 

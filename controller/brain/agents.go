@@ -1,7 +1,7 @@
 package brain
 
-// What the agents of backends say: what lives there, whether a backend whose probes fail
-// is dead, and which agents know one another.
+// State from the backends' agents: which connections live there, whether a backend that
+// fails its probes is dead, and which agents accept one another.
 
 import (
 	"cmp"

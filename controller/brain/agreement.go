@@ -1,8 +1,8 @@
 package brain
 
-// Bucket maps that several load balancers share: what this machine runs of what etcd
-// holds, what it says there, and as the leader writes. Package agreement decides;
-// here is what it needs to know.
+// Bucket maps shared by several load balancers: which map this machine runs, what it
+// reports to etcd, and what it writes as the leader. Package agreement decides; this file
+// supplies its input.
 //
 //	etcd ─► AgreementSeen ─► agreement.Part ─► Run: plan, disk
 //	                                       └─► Propose, told, verdicts: Desired.Agreement ─► etcd

@@ -1,7 +1,7 @@
 package brain
 
-// What is decided anew, and when: a decision remembers what it was made by, and is made again
-// when something of that differs, or when its own time has come.
+// When decisions are made again: each records its inputs and is repeated when one of them
+// has changed, or when its own time has come.
 
 import (
 	"slices"

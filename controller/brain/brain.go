@@ -1,20 +1,20 @@
-// Package brain decides: which backends are used, what the forwarder's plan
-// is, which routes are announced. Events and the time go in, the whole desired
-// state comes out.
+// Package brain makes the decisions: which backends are used, what the forwarder's plan is,
+// and which routes are announced. Its inputs are events and the time; its output is the
+// whole desired state.
 //
 //	probe results ─► dampen ─► pools ─► members ─► plan
 //	forwarder, gateway, commands ───────────────┴─► routes
 //
-// Each part owns its state, and its methods are given what they need of others: health, peers,
-// members, bucket maps (with agents and what etcd holds), the plan, the forwarder, routes (with
-// drains and the speaker), limits. State has the parts, what joins several of them, the answers
-// for people, and the order of a Step. What is decided anew, and when: basis.go.
+// Each part owns its state and is given what it needs from others: health, peers, members,
+// bucket maps (with agents and the data in etcd), the plan, the forwarder, routes (with
+// drains and the speaker), limits. State holds the parts, what joins several of them, the
+// answers for people, and the order of a Step. basis.go says when a decision is repeated.
 //
-// It is pure: it opens nothing, sends nothing, starts nothing and has no clock.
-// Every change of state has a reason that people see (Transition, View).
+// It is pure: it opens nothing, sends nothing, starts nothing and has no clock. Every
+// change of state has a reason that people can see (Transition, View).
 //
-// **Invariant:** a plan's generation only grows, also beyond that of a plan
-// which the forwarder had before this controller started.
+// **Invariant:** a plan's generation only increases, and exceeds that of the plan that the
+// forwarder had before this controller started.
 package brain
 
 import (

@@ -1,7 +1,7 @@
 package brain
 
-// The maps of stateless services: each follows the one before, which is kept on
-// disk, or else is read from the plan that the forwarder runs.
+// The bucket maps of stateless services. Each map follows from the previous one, which is
+// kept on disk or else read from the plan that the forwarder runs.
 //
 //	members, acknowledgements, agents' counts, time ─► buckets.Map.Next ─► plan, disk
 

@@ -1,7 +1,7 @@
 package brain
 
-// What people see of one backend: its health checks, and what the latest probe of
-// each brought. The work is in proportion to the pools that have it.
+// What people see of one backend: its health checks, and the latest result of each. The
+// work is proportional to the number of pools that have the backend.
 
 import (
 	"cmp"

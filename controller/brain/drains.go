@@ -1,7 +1,7 @@
 package brain
 
-// Drains by command: of backends, of services, of the machine. Those of services
-// and of the machine withdraw routes, which first carry GRACEFUL_SHUTDOWN:
+// Drains by command: of backends, of services, of the machine. Those of services and of the
+// machine withdraw routes, which carry GRACEFUL_SHUTDOWN first:
 //
 //	announced ─► drain ─► GRACEFUL_SHUTDOWN ─► withdrawn
 //	                 for drainDelay; or until traffic has moved away, or the time is up

@@ -1,7 +1,7 @@
 package brain
 
-// What can happen, and what it does to the state at once. What follows from
-// it (members, plan, routes) is decided afterwards, in one place each.
+// The events, and the immediate change of state by each. What follows from it (members,
+// plan, routes) is decided afterwards, in one place each.
 
 import (
 	"maps"

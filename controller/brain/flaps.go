@@ -1,7 +1,7 @@
 package brain
 
-// Damping: a backend that goes up and down again and again moves connections
-// each time; it is held down until its checks pass for a while.
+// Damping: each time a backend goes up or down, connections move. One that does so
+// repeatedly is kept down until its checks have passed for a while.
 
 import (
 	"fmt"

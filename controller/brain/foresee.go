@@ -1,7 +1,7 @@
 package brain
 
-// What a config would change, without adopting it: decided by a copy of the
-// state, by the rules that decide everything else.
+// Predicts what a config would change, without adopting it: a copy of the state decides, by
+// the same rules.
 
 import (
 	"cmp"

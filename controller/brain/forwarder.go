@@ -1,6 +1,6 @@
 package brain
 
-// The forwarder: whether it is well (package judge), and what it says of its plan.
+// The forwarder: whether it is healthy (package judge), and its reports about its plan.
 
 import (
 	"maps"

@@ -1,8 +1,8 @@
 package brain
 
-// From verdicts to the state of each backend in each pool. Only pools in which
-// something changed are looked at, and from them the sets of pools (groups)
-// that services have: the work does not grow with services.
+// From verdicts to the state of each backend in each pool. Only pools with a change are
+// considered, and from them the sets of pools (groups) that services use, so the work does
+// not grow with the number of services.
 
 import (
 	"cmp"

@@ -1,7 +1,8 @@
 package brain
 
-// Limits of the forwarder: one that refuses something is reached until it has refused nothing
-// for a while. However often that is, people are told twice: of its begin and of its end.
+// Limits of the forwarder. A limit that refuses something counts as reached until it has
+// refused nothing for a while. However often that happens, it is reported twice: when it
+// begins and when it ends.
 
 import (
 	"fmt"

@@ -1,6 +1,7 @@
 package brain
 
-// Pools whose members a file or DNS lists: what a set becomes, and a config with it.
+// Pools whose members come from a file or DNS: what happens when a set is read, and the
+// config that results.
 //
 //	set ─► listed ───────────────────────────────► active
 //	         └─ no longer listed ─┬──────────────► draining, for drain_time ─► removed

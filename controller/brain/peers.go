@@ -1,8 +1,8 @@
 package brain
 
-// The other load balancers: fragments are redirected to the healthy ones.
-// Each machine probes by itself; where they disagree for a moment, a datagram's
-// fragments meet at two machines.
+// The other load balancers: fragments are redirected to the healthy ones. Each machine
+// probes by itself; while their results differ, fragments of one datagram may be sent to
+// two machines.
 
 import (
 	"maps"

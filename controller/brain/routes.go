@@ -1,8 +1,8 @@
 package brain
 
-// Which prefixes are to be announced, and why not. The speaker announces them
-// while it finds the forwarder well; what is said here of a route's being
-// announced repeats its judgement.
+// Which prefixes should be announced, and why others should not. The speaker announces them
+// while it finds the forwarder healthy; whether a route is announced, as reported here,
+// repeats the speaker's judgement.
 
 import (
 	"cmp"

@@ -1,7 +1,7 @@
 package brain
 
-// Whether clients are served here: one answer for the CLI, the console,
-// readyz, doctor and metrics.
+// Whether clients are served here: one answer for the CLI, the console, readyz, doctor and
+// metrics.
 
 import (
 	"fmt"

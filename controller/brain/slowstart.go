@@ -1,7 +1,7 @@
 package brain
 
-// Slow start: a backend that comes back has cold caches, so it gets its weight
-// in steps. Each step is a plan, in which the others' shares stay in proportion.
+// Slow start: a backend that comes back has cold caches, so its weight increases in steps.
+// Each step is a new plan; the shares of the others stay in proportion.
 
 import (
 	"fmt"

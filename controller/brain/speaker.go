@@ -1,6 +1,6 @@
 package brain
 
-// The speaker: a process of its own, which has the BGP sessions.
+// The speaker: a separate process with the BGP sessions.
 
 import "net/netip"
 

@@ -1,7 +1,7 @@
 package brain
 
-// The tables that services with a second chance had before. A restarted
-// controller has them from the plan that its forwarder runs, and keeps on disk.
+// The earlier tables of services with a second chance. After a restart the controller reads
+// them from the plan that its forwarder runs, and from disk.
 
 import (
 	"slices"

@@ -1,8 +1,8 @@
 package brain
 
-// Failures of probes through the tunnels count once the forwarder, which sends
-// these probes, has proved that it lived all the while: else a forwarder that hangs,
-// or whose one thread for them does, would take all backends down.
+// Failed probes through tunnels count only after the forwarder, which sends these probes,
+// has proved that it was alive the whole time. Otherwise a hung forwarder, or a hung probe
+// thread in it, would take all backends down.
 //
 //	failure ─► waits ─► asked afterwards, answered at once: counts
 //	   │          └───► unhealthy, or silent meanwhile: no verdict

@@ -1,8 +1,8 @@
 package brain
 
-// Which backends of a group take new connections: its own, those of the backup
-// pools, or, where both are too few, what spill and when_none say. Decided for
-// the groups in which a backend changed, and for no other.
+// Which backends of a group get new connections: its own, those of the backup pools, or, if
+// both are too few, those chosen by spill and when_none. Decided only for groups in which a
+// backend changed.
 
 import (
 	"fmt"

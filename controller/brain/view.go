@@ -1,6 +1,6 @@
 package brain
 
-// What people see of the state: made on request, copies only.
+// The state as shown to people: made on request, copies only.
 
 import (
 	"fmt"

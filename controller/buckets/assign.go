@@ -1,7 +1,6 @@
 package buckets
 
-// Who gets which bucket: shares to within one bucket of ideal, and no bucket
-// moves that could stay.
+// Assigns buckets: shares are exact to within one bucket, and no bucket moves without need.
 
 import (
 	"cmp"

@@ -1,17 +1,16 @@
-// Package buckets says which backend has which bucket of a stateless service's
-// flows (MPLB, sections 3 and 3.1). A flow's bucket never changes; which backend
-// has it does, as seldom as can be, and so that no connection breaks:
+// Package buckets assigns the buckets of a stateless service's flows to backends (MPLB,
+// sections 3 and 3.1). A flow's bucket never changes. Its backend changes as rarely as
+// possible, and in steps, so that no connection breaks:
 //
 //	prepared  the old backend is in charge, the new one is named to be tried
 //	moved     the new one is in charge, the old one is named
 //	closed    no connection is left at the old one, or it has waited for too long
 //
-// Each step waits until every load balancer has the one before, so that the maps
-// of any two are a step apart at most: what one of them sends to either backend,
-// the agents of both know where to look for.
+// Each step waits until every load balancer has the one before, so the maps of any two are
+// at most one step apart. The agents of both backends then know where to look for the
+// connection of a packet that either load balancer sends to them.
 //
-// Pure: the same map, members, counts and time give the same next map, on every
-// machine.
+// Pure: the same map, members, counts and time give the same next map, on every machine.
 package buckets
 
 import (

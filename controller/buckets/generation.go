@@ -1,8 +1,8 @@
 package buckets
 
-// Generations count steps, so one that lies far ahead was not made by steps: it was
-// written by hand, or by somebody who would have all others count from there, up to where
-// the number has no room. Such a one is refused, and numbers never wrap.
+// Generations count steps. One that lies far ahead was not reached by steps: somebody wrote
+// it by hand, or wants all others to count from there to where the number overflows. Such a
+// generation is refused, so numbers never wrap.
 
 const (
 	// GenerationMax of a map or config that is read.

@@ -1,6 +1,6 @@
 package buckets
 
-// A map as it is kept on disk and in etcd.
+// A bucket map as stored on disk and in etcd.
 
 import (
 	"errors"

@@ -1,6 +1,6 @@
 package check
 
-// How the kinds that speak TLS judge a server's certificate.
+// Verification of server certificates, for all kinds of checks that use TLS.
 
 import (
 	"cmp"

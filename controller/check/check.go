@@ -1,9 +1,9 @@
-// Package check has the kinds of health checks, one file each: what the config
-// says of it, and how it is probed once.
+// Package check has the kinds of health checks, one file each: their configuration, and how
+// they are probed once.
 //
-// A new kind is a field of HealthCheck in the schema, a file here and a line
-// in kinds. Nothing else distinguishes kinds. A kind says what is exchanged with
-// a server; how the server is reached is the Dialer's.
+// To add a kind, add a field to HealthCheck in the schema, a file here and a line in kinds.
+// Nothing else distinguishes kinds. A kind defines what is exchanged with a server; the
+// Dialer defines how the server is reached.
 package check
 
 import (

@@ -1,10 +1,9 @@
-// Package compile turns a valid Config and the states of its backends into a
-// Plan. It is a pure function: the same input gives the same plan, byte for
-// byte when marshalled deterministically, whatever order pools and backends
-// have in the config.
+// Package compile turns a valid Config and the states of its backends into a Plan. It is a
+// pure function: the same input gives the same plan, byte for byte when marshalled
+// deterministically, and the order of pools and backends in the config does not matter.
 //
-// It decides nothing: what a backend's state is comes in as States; what the
-// config means is fixed by package config.
+// It makes no decisions: backends' states are its input, and package config fixes what the
+// config means.
 package compile
 
 import (

@@ -1,6 +1,6 @@
 package config
 
-// A service's backends: its own, and those that stand by.
+// Builds a service's backends: its own, and its backups.
 
 import (
 	"fmt"

@@ -1,6 +1,6 @@
 package config
 
-// How VIPs are announced.
+// Builds the BGP settings.
 
 import (
 	"crypto/sha256"

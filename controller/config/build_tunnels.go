@@ -1,7 +1,7 @@
 package config
 
-// Health checks through the tunnels: which backends are probed for which VIPs,
-// from which ports, and for which services that counts.
+// Builds the health checks through tunnels: which backends are probed for which VIPs, from
+// which ports, and to which services the results apply.
 
 import (
 	"cmp"

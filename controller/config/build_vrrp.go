@@ -1,6 +1,6 @@
 package config
 
-// How VIPs are owned on a segment without a BGP router.
+// Builds the VRRP settings: which VIPs are owned on a segment without a BGP router.
 
 import (
 	"fmt"

@@ -1,12 +1,12 @@
-// Package config reads the configuration: YAML or JSON files in, one immutable
-// Config out, or every mistake in them with its place and its cure.
+// Package config reads the configuration from YAML or JSON files. The result is one
+// immutable Config, or every mistake in the files with its place and its cure.
 //
 //	files ─► document (nodes, positions) ─► schema (decode, rules) ─► build ─► check ─► Config
 //
-// It guarantees what is written at the fields below, so that what comes after it
-// does not check again. It knows no health, no clock and no network; the only files
-// it opens besides the config are those that the config names (the cluster's
-// secret, BGP passwords), through a function that the caller supplies.
+// It guarantees the properties written at the fields below, so that code that uses a Config
+// does not check them again. It has no knowledge of health, no clock and no network.
+// Besides the config files it opens only files that the config names (the cluster's secret,
+// BGP passwords), through a function that the caller supplies.
 package config
 
 import (

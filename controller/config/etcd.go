@@ -1,7 +1,6 @@
 package config
 
-// A config of which one part is in etcd, for all machines, and one in files of
-// each machine's own.
+// A config whose shared part is in etcd, with the other part in each machine's own files.
 
 import (
 	"fmt"

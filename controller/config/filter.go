@@ -1,7 +1,7 @@
 package config
 
-// What the forwarder's XDP filter must hold: it looks at destinations, an
-// entry for each address or prefix of a VIP.
+// The contents of the forwarder's XDP filter, which matches destinations: one entry for
+// each address or prefix of a VIP.
 
 import (
 	"fmt"

@@ -1,8 +1,8 @@
 package config
 
-// The config of several machines in one file: `machines` in place of `machine`. The entry
-// of one machine becomes its `machine`, what else it holds takes the place of what stands
-// outside, and the other entries become peers.
+// A config for several machines in one file: `machines` instead of `machine`. The entry of
+// this machine becomes its `machine`, its other fields replace those outside, and the other
+// entries become peers.
 
 import (
 	"fmt"

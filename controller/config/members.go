@@ -1,7 +1,7 @@
 package config
 
-// Pools whose backends a file or DNS lists. The config says where they come from; who
-// they are is found while it runs, and makes another Config by the rules of the first.
+// Pools whose backends come from a file or DNS. The config names the source; the backends
+// are found at runtime and give another Config, by the same rules.
 
 import (
 	"fmt"

@@ -1,6 +1,6 @@
 package config
 
-// Which prefixes may be announced, and with which communities.
+// The prefixes that may be announced, with their communities.
 
 import (
 	"cmp"

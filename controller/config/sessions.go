@@ -1,6 +1,6 @@
 package config
 
-// Which BGP sessions a config ends.
+// The BGP sessions that a new config ends.
 
 import (
 	"fmt"

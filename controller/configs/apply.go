@@ -1,6 +1,6 @@
 package configs
 
-// Applying a config, wherever it is kept, and what was applied before.
+// Applies configs, wherever they are stored, and answers which ones were in use before.
 
 import (
 	"context"

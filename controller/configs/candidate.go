@@ -1,7 +1,7 @@
 package configs
 
-// A config is checked by every live machine before it is current: by this one for
-// another that applies it, and by the others for this one.
+// Every live machine checks a config before it becomes current: this one for another that
+// applies it, and the others for this one.
 
 import (
 	"context"

@@ -1,13 +1,13 @@
-// Package configs answers "which config": it brings configs from files or etcd into
-// use, keeps those that were in the history, and replaces the file that is the config.
+// Package configs decides which config is in use. It brings configs from files or etcd into
+// use, keeps the history of those that were, and replaces the config file.
 //
 //	files.go ─┐                        ┌─► the brain, and by it the forwarder
 //	          ├─► stages of one config ┤
 //	etcd.go ──┘   (stages.go)          └─► history.go, disk
 //
-// Files are read and parsed in the goroutine that requests it, because a large config
-// takes longer than the brain may be busy. A bad one changes nothing; at start the last
-// good one is served instead.
+// Files are read and parsed in the goroutine that requests it, because a large config takes
+// longer than the brain may be busy. A bad one changes nothing; at start the last good one
+// is used instead.
 package configs
 
 import (

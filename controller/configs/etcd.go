@@ -1,9 +1,9 @@
 package configs
 
-// The part of the config that all machines of a cluster share, from etcd. What it
-// becomes is decided as for a file: it is parsed with this machine's files, one
-// that is bad changes nothing, and the last good one is on disk. etcd that is away,
-// full or restored changes nothing either, and is told.
+// The shared part of the config, from etcd. It is treated like a file: it is parsed
+// together with this machine's files, a bad one changes nothing, and the last good one is
+// on disk. If etcd is unreachable, full or restored from a backup, nothing changes either,
+// and it is reported.
 
 import (
 	"context"

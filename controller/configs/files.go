@@ -1,9 +1,9 @@
 package configs
 
-// The config in this machine's files alone. One that is applied replaces the one file
-// that it is. The client writes it, with its own rights, because the controller cannot
-// write in /etc and need not; but for a client over TCP. What is checked stays true to
-// the end because nothing else is loaded meanwhile.
+// A config in this machine's files alone. Applying a config replaces the one file that
+// contains it. The client writes that file with its own rights, because the controller
+// cannot write in /etc and need not; for a client over TCP the controller writes it. The
+// checks stay valid until the end because no other config is loaded meanwhile.
 
 import (
 	"context"

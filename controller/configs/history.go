@@ -1,11 +1,11 @@
-// Package configs keeps the configs that were in use, each in a file of its own in the
-// state directory: who brought it, when, why, and its files to the byte. Beside
-// that it replaces the file that is the config (replacement.go).
-//
-// A record is written and synced under another name before it gets its own by
-// a rename, and older ones go only when it has it: a crash or a full disk leaves
-// what was there. What cannot be written waits in memory and is tried again.
 package configs
+
+// The history: the configs that were in use, each in a file of its own in the state directory,
+// with who applied it, when and why, and its files byte for byte.
+//
+// A record is written and synced under a temporary name and then renamed, and older ones are
+// removed only after that, so a crash or a full disk leaves the previous state. A record that
+// cannot be written stays in memory and is tried again.
 
 import (
 	"crypto/sha256"

@@ -1,7 +1,7 @@
 package configs
 
-// Applying a config for all machines of the cluster: it is checked here, by parser
-// and forwarder, stored in etcd, and then taken as every other machine takes it.
+// Applies a config for all machines of the cluster: the parser and the forwarder check it
+// here, it is stored in etcd, and this machine then takes it from there as all others do.
 
 import (
 	"context"

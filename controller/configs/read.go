@@ -1,8 +1,8 @@
 package configs
 
-// From files to a config, and the files that it names: passwords, authorities. When one
-// of those changes, the config in use is parsed with it; files of the config itself wait
-// for a reload.
+// Reads a config, and the files that it names: passwords, certificate authorities. If one
+// of these changes, the config in use is parsed again; changed config files wait for a
+// reload.
 
 import (
 	"context"

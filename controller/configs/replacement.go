@@ -1,8 +1,8 @@
 package configs
 
-// Replacing the config's file as a whole: by the CLI or the controller, with their rights.
-// The directory may belong to somebody who is trusted with less than the caller, so no link
-// is followed on the way to the file, and all is done by the directory's descriptor.
+// Replaces the config file as a whole, with the rights of the CLI or of the controller. The
+// directory may belong to a user who is trusted less than the caller, so no link on the
+// path to the file is followed, and all operations use the directory's descriptor.
 
 import (
 	"bytes"

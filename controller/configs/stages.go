@@ -1,6 +1,6 @@
 package configs
 
-// Which config: each goes from stage to stage, and at each stage there is one at most.
+// The stages of a config. There is at most one config at each stage.
 //
 //	offered ─► checked ─► loaded ─► running ─► kept
 //
@@ -11,9 +11,8 @@ package configs
 //	running   the forwarder has accepted such a plan; it is in the history
 //	kept      on disk, for a start that can have no other
 //
-// One that is refused goes no further, and the one before stays where it is: of a
-// config that the forwarder refuses the brain returns to the one that runs, until
-// another is loaded.
+// A config that is refused goes no further, and the previous one stays at its stage: if the
+// forwarder refuses a config, the brain returns to the running one until another is loaded.
 
 import (
 	"slices"

@@ -1,5 +1,5 @@
-// Package console is for people with a browser: services, backends, machines, routes, moves,
-// drops and events, as they are now. Everything is read only, and nothing comes from
+// Package console is the web console. It shows services, backends, machines, routes, moves,
+// drops and events as they are now. Everything is read only, and pages load nothing from
 // elsewhere.
 //
 //	State, rates, events ─► view (view.go), once a second for all readers
@@ -7,8 +7,8 @@
 //	                                ├─► page.html, for a browser that asks
 //	                                └─► what is other than before, to /live (live.go)
 //
-// It guarantees bounds, whoever reads: memory (a page has at most 100 rows, streams have
-// places), and half of one processor at most (gate.go).
+// It limits its resources, whatever its readers do: memory (a page has at most 100 rows,
+// the number of streams is limited), and half of one processor (gate.go).
 package console
 
 import (

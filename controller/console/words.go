@@ -1,6 +1,6 @@
 package console
 
-// How numbers, times and states are written.
+// Formats numbers, times and states.
 
 import (
 	"strconv"

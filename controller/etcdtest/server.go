@@ -1,5 +1,5 @@
-// Package etcdtest runs etcd's own server for tests: one member on loopback, with
-// a directory and ports of its own. Tests are skipped where it is not installed.
+// Package etcdtest runs an etcd server for tests: one member on loopback, with its own
+// directory and ports. Tests are skipped if etcd is not installed.
 package etcdtest
 
 import (

@@ -1,11 +1,11 @@
-// Package events keeps what changed on this machine: the latest events in memory, for whoever
-// asks, and on disk, for a restart.
+// Package events keeps a record of what changed on this machine: the latest events in
+// memory, for queries, and on disk, for a restart.
 //
 //	Tell(event) ─► repeats are folded ─► ring in memory ─┬─► Watch: clients of the API
 //	                                                     └─► disk.go: two files of lines
 //
-// Tell never waits: not for the disk, which has a goroutine of its own, and not for a
-// client. Who reads too slowly misses events, and is told how many.
+// Tell never blocks, neither on the disk, which has its own goroutine, nor on a client. A
+// client that reads too slowly misses events, and is told how many.
 package events
 
 import (

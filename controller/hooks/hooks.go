@@ -1,16 +1,16 @@
-// Package hooks tells programs of changes: each event as one line of JSON on a program's
-// standard input.
+// Package hooks runs programs when something changes. A program gets each event as one line
+// of JSON on its standard input.
 //
 //	Tell(event) ─► a queue for each hook ─► one run of its program at a time
 //
-// Whoever tells waits for nothing: of a program that takes longer than events come, the
-// latest events are not told, and that is logged. A program has its time, and is killed with
-// all that it began when that is over.
+// The caller of Tell never waits. If a program is slower than events arrive, the latest
+// events are dropped, which is logged. A program that exceeds its time is killed, with all
+// processes that it started.
 //
-// A config names programs, it does not bring them: each is a file of one directory, which
-// like its files nobody but root (or the controller's own user) may write. So who may change
-// the config, or etcd, cannot run a program that an administrator of the machine has not put
-// there. It has no arguments and next to no environment.
+// A config only names programs: each is a file in one directory, and only root (or the
+// controller's own user) may write the directory and its files. So a person who may change
+// the config, or etcd, can only run programs that an administrator of the machine has put
+// there. A program gets no arguments and almost no environment.
 package hooks
 
 import (

@@ -1,6 +1,6 @@
 package metrics
 
-// What the agents on backends send.
+// Metrics of the messages from agents.
 
 import (
 	"time"

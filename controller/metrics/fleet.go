@@ -1,6 +1,6 @@
 package metrics
 
-// What this machine sees of the others, in etcd or by what they send.
+// Metrics of the other machines, as seen in etcd or in their messages.
 
 import (
 	"github.com/prometheus/client_golang/prometheus"

@@ -1,8 +1,8 @@
-// Package metrics puts what the controller knows into Prometheus' text format,
-// with the forwarder's own page behind it.
+// Package metrics exports what the controller knows in Prometheus' text format, followed by
+// the forwarder's own metrics.
 //
-// Gauges are read from the controller's state at each scrape, so they cannot
-// be out of date; only events (probes, reloads) are counted as they happen.
+// Gauges are read from the controller's state at each scrape, so they are never out of
+// date; only events (probes, reloads) are counted as they happen.
 package metrics
 
 import (

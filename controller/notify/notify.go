@@ -1,4 +1,4 @@
-// Package notify reports to systemd what a process is about (sd_notify(3)).
+// Package notify reports a process's state to systemd (sd_notify(3)).
 package notify
 
 import (

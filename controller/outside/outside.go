@@ -1,9 +1,9 @@
-// Package outside has text that others wrote (servers' answers, routers, etcd, agents,
-// clients of sockets) before it reaches logs, terminals and pages: cut to a length, and
-// with what a terminal takes for a command, or a reader for something else than it is,
-// written as an escape (`\x1b`).
+// Package outside makes text from others (servers' answers, routers, etcd, agents, clients
+// of sockets) safe for logs, terminals and pages. It limits the length, and escapes
+// (`\x1b`) what a terminal would take for a command, or a reader for something else than it
+// is.
 //
-// It is applied once, where a text enters a process. Applied twice it changes nothing:
+// It is applied once, where text enters a process. Applying it twice has no further effect:
 // a backslash stays as it is.
 package outside
 

@@ -1,6 +1,6 @@
-// Package rates knows what is forwarded per second, now and over the last hour. The
-// forwarder's counters are read once for all who watch: each second while somebody does, and
-// else each ten seconds, for the hour.
+// Package rates measures the traffic per second, now and over the last hour. The
+// forwarder's counters are read once for all clients: each second while somebody watches,
+// otherwise every ten seconds, for the last hour.
 package rates
 
 import (

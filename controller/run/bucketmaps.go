@@ -1,10 +1,10 @@
 package run
 
-// Bucket maps of stateless services, kept in the state directory: a file each, in
-// bucket-maps/. A map is written before the plan that has it is pushed, so that what
-// is kept is never older than what the forwarder runs. That the other load balancers do
-// not wait for this one is kept, too, before etcd has it: the maps here may be older
-// than theirs by any number of steps then, also after a restart while etcd is away.
+// Stores the bucket maps of stateless services in the state directory, one file each, in
+// bucket-maps/. A map is written before the plan with it is pushed, so the file is never
+// older than what the forwarder runs. Before etcd is told that the other load balancers
+// need not wait for this one, this is stored, too: from then on the maps here may be older
+// than theirs by any number of steps, also after a restart while etcd is unreachable.
 
 import (
 	"github.com/guideway/guideway/controller/brain"

@@ -1,6 +1,5 @@
-// Package run runs the control plane of one machine: it turns config,
-// probes and the forwarder's state into a plan for the forwarder and routes
-// for the BGP neighbors.
+// Package run runs the control plane of one machine: it turns config, probes and the
+// forwarder's state into a plan for the forwarder and routes for the BGP neighbors.
 //
 //	config ─┐                                ┌─► prober.Set(targets)
 //	probes ─┤                                ├─► forwarder.Set(plan)
@@ -9,8 +8,8 @@
 //	members ┤                                └─► kept on disk: last good config
 //	people ─┘
 //
-// One goroutine owns the brain: everything that happens comes to it as an
-// event, everything wanted leaves it as a whole. It decides nothing itself.
+// One goroutine owns the brain. It receives everything that happens as events, and passes
+// on the whole desired state. It makes no decisions itself.
 package run
 
 import (

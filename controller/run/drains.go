@@ -1,7 +1,7 @@
 package run
 
-// Drains by command: refused where clients would be left without a service, kept
-// over restarts.
+// Drains by command: they are refused if clients would be left without a service, and kept
+// across restarts.
 
 import (
 	"context"

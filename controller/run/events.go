@@ -1,7 +1,7 @@
 package run
 
-// What changed: told to the log, to programs of hooks, and to the log of events, all in the
-// same words.
+// Reports changes, in the same words, to the log, to the programs of hooks, and to the
+// event record.
 
 import (
 	"cmp"

@@ -1,8 +1,9 @@
 package run
 
-// Drains of all machines: of those that share their config by etcd they stand there; others
-// tell each other, and of each thing the latest change counts. This machine keeps them on
-// disk beside its own, and goes on with them while etcd or the peers are away.
+// Drains that apply to all machines. Machines that share their config through etcd store
+// them there; others tell each other, and for each object the latest change applies. This
+// machine keeps them on disk as well, and continues them while etcd or the peers are
+// unreachable.
 
 import (
 	"context"

@@ -1,7 +1,7 @@
 package run
 
-// What this machine sees of the others, in etcd or by what they send: for people and
-// metrics. Nothing that is decided here depends on it.
+// The other machines as seen in etcd or in their messages: for people and metrics. No
+// decision here depends on it.
 
 import (
 	"cmp"

@@ -1,7 +1,6 @@
 package run
 
-// What the CLI and the web request: api.Host, and the sources of web and
-// metrics.
+// Implements api.Host for the CLI, and the sources of web and metrics.
 
 import (
 	"cmp"

@@ -1,7 +1,7 @@
 package run
 
-// Members of pools that have a source, kept in the state directory: a restart while the
-// source fails changes nothing.
+// Stores the members of pools with a source in the state directory, so that a restart while
+// the source fails changes nothing.
 
 import (
 	"github.com/guideway/guideway/controller/brain"

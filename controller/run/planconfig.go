@@ -1,9 +1,9 @@
 package run
 
-// What a config would change, told before it is applied: the config's own
-// differences, the plan's for tables and connections (by the forwarder, which
-// alone has both), and the routes'. Everything but a copy of the brain's state
-// is made in the goroutine of the request.
+// Shows what a config would change before it is applied: the differences between the
+// configs, those of tables and connections (from the forwarder, which alone has both), and
+// those of routes. The brain only supplies a copy of its state; all other work is done in
+// the goroutine of the request.
 
 import (
 	"cmp"

@@ -1,7 +1,7 @@
 package run
 
-// Between prober and brain: which of its targets a probe is for, and what people
-// are warned of before probes fail.
+// Connects the prober and the brain: which of the brain's targets a probe is for, and
+// warnings of what will make probes fail.
 
 import (
 	"maps"

@@ -1,6 +1,6 @@
 package run
 
-// The process's ties to its surroundings: signals and the gateway.
+// The process's environment: signals and the gateway.
 
 import (
 	"context"

@@ -1,7 +1,8 @@
 package run
 
-// This machine as others find it in etcd, or hear of it. What it cannot learn in time is left
-// out, or as it was: registering waits for no other process.
+// The registration of this machine, through which others find it in etcd or hear of it.
+// What cannot be determined in time is left out, or stays as it was: registration waits for
+// no other process.
 
 import (
 	"cmp"

@@ -1,8 +1,7 @@
 package run
 
-// Going on with the programs that are installed now. The forwarder's is executed by
-// the forwarder, as this process may not; then this one ends, for its own to be
-// executed.
+// Continues with the installed programs. The forwarder executes its own new program, as
+// this process may not; then this process ends, so that its new program is executed.
 
 import (
 	"context"

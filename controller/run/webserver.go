@@ -1,6 +1,6 @@
 package run
 
-// The HTTP listener; its address may change with the config.
+// The HTTP listener, whose address may change with the config.
 
 import (
 	"context"

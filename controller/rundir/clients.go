@@ -1,6 +1,6 @@
 package rundir
 
-// The clients of a socket: the kernel says who each is, and none keeps others out.
+// The clients of a socket: the kernel identifies each, and none can keep others out.
 
 import (
 	"errors"

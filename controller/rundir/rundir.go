@@ -1,5 +1,5 @@
-// Package rundir has what the processes of a machine do alike with the run
-// directory: one process of each kind, and its sockets.
+// Package rundir handles the run directory, for all processes of a machine: one process of
+// each kind, and its sockets.
 package rundir
 
 import (

@@ -1,4 +1,4 @@
-// Package statedir writes what outlives a restart.
+// Package statedir writes files that must survive a restart.
 package statedir
 
 import (

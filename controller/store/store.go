@@ -1,6 +1,7 @@
-// Package store has what outlives the controller, in the state directory: the last
-// good config, the drains by command, bucket maps, members of pools. The directory is the controller's
-// own; the forwarder's last plan, beside it, is the forwarder's.
+// Package store keeps the controller's data that must survive a restart, in the state
+// directory: the last good config, the drains by command, bucket maps, members of pools. The
+// directory is the controller's own; the forwarder's last plan, next to it, is the
+// forwarder's.
 package store
 
 import (

@@ -1,6 +1,6 @@
-// Package web serves machines that speak HTTP: /metrics, /healthz and /readyz; and it has
-// the limits of all that is served by HTTP. Everything is read only. Whatever the number
-// of clients, each page is made at most once a second.
+// Package web serves HTTP for programs: /metrics, /healthz and /readyz; and it has the
+// limits for all HTTP. Everything is read only. Whatever the number of clients, each page
+// is made at most once a second.
 package web
 
 import (

@@ -1,5 +1,5 @@
-//! What our programs have in common as services: how they log, write metrics, and
-//! notify systemd. Knows nothing of what they do.
+//! Functions that our services share: logging, writing metrics, and notifying systemd. Does not
+//! know what the programs do.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,6 +1,6 @@
-//! The log: lines on stderr as Go's log/slog writes them, as text or JSON, so that all
-//! programs of a machine log alike. With syslog's priorities where stderr is the journal,
-//! so that `journalctl -p warning` finds what it should.
+//! The log: lines on stderr in the format of Go's log/slog, as text or JSON, so that all
+//! programs of a machine log alike. If stderr is the journal, lines have syslog's priorities,
+//! for `journalctl -p warning`.
 
 use std::fmt::{self, Write};
 use std::fs::File;

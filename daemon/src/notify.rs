@@ -1,5 +1,5 @@
-//! Notifies systemd of the state of a program (sd_notify(3)): a datagram to the
-//! socket named in the environment. Without one, nothing is sent.
+//! Notifies systemd of a program's state (sd_notify(3)), by a datagram to the socket named in
+//! the environment. If none is named, nothing is sent.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,5 +1,5 @@
-//! What a packet says to backends' agents, in options of its tunnel: where else its
-//! connection may live, and which key was chosen for the one that it opens.
+//! Tunnel options that a packet carries for backends' agents: where else its connection may
+//! live, and the key chosen for the connection that it opens.
 
 use plan::group::Selected;
 use plan::{BackendId, Group, Plan};

@@ -1,5 +1,5 @@
-//! The same journey for a batch: the stages of [`crate::forward`], each done
-//! for all packets before the next, so that cache misses overlap.
+//! The same journey for a batch: the stages of [`crate::forward`], each done for all packets
+//! before the next, so that cache misses overlap.
 //!
 //! ```text
 //!  read all ─► hash all ─► match all ─► choose all ─► send all
@@ -10,21 +10,19 @@
 //!                                          tunnels and counters
 //! ```
 //!
-//! Hashing comes before matching, other than in the specification, so that
-//! buckets have the time of a whole stage to come from memory. Plain packets
-//! (see [`wire::plain`]) are read in one go, all others by the functions of
-//! the specification. Nothing else differs. Inside a stage packets go in their
-//! order, so that a packet finds in the connection table what an earlier one
-//! of its batch left there; and what one stage changes, no other looks at:
-//! reading changes its own frame only, choosing the connection table, sending
-//! frames, limits and the outbox. Held by `sim/tests/it/batch.rs`; that all who decide
-//! agree, by `sim/tests/it/agreement.rs`.
+//! Unlike in the specification, hashing comes before matching, so that buckets have the time of
+//! a whole stage to arrive from memory. Plain packets (see [`wire::plain`]) are read in one go,
+//! all others by the functions of the specification. Nothing else differs. Within a stage
+//! packets keep their order, so that a packet finds in the connection table what an earlier one
+//! of its batch left there. And no stage looks at data that another one changes: reading
+//! changes only its own frame, choosing the connection table, sending frames, limits and the
+//! outbox. `sim/tests/it/batch.rs` checks this; `sim/tests/it/agreement.rs` checks that all
+//! code that decides agrees.
 //!
-//! Batches are alike: where the one before selected by Maglev tables or by buckets
-//! ([`Needs`]), slots are prefetched and all packets hashed by the key of buckets, too.
+//! Successive batches are similar: if the previous one selected by Maglev tables or by buckets
+//! ([`Needs`]), slots are prefetched and all packets are hashed with the key of buckets, too.
 //!
-//! Stages are functions of their own in the binary too, so that profilers
-//! show each.
+//! Stages are separate functions in the binary, too, so that profilers show each.
 
 mod state;
 

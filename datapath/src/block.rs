@@ -1,4 +1,4 @@
-//! One block of AES, as hashes, keys and connection ids are made of.
+//! One block of AES, for hashes, keys and connection ids.
 
 use aes::cipher::Array;
 use wire::flow::BLOCK_BYTES;

@@ -1,4 +1,4 @@
-//! Why a packet goes by its flow though its service has QUIC connection ids.
+//! Why a packet is forwarded by flow although its service has QUIC connection ids.
 
 /// Why a QUIC packet goes by its flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Who gets a packet.
+//! The member that gets a packet.
 
 use plan::BackendId;
 

@@ -1,4 +1,4 @@
-//! Time as the datapath knows it.
+//! The datapath's time.
 
 /// A moment in milliseconds since some fixed point, never going back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -1,7 +1,7 @@
-//! What becomes of tracked connections when another plan is swapped in.
+//! Predicts what happens to tracked connections when another plan is swapped in.
 //!
-//! Pure, and no second copy of any rule: an entry is given to
-//! [`choose`], first by the present plan, then by the other.
+//! It is pure and duplicates no rule: an entry is given to [`choose`], first with the present
+//! plan, then with the other.
 //!
 //! | its service's packets are | by `choose` its backend | |
 //! |---|---|---|
@@ -11,9 +11,10 @@
 //! | the same, but the entry has expired by the other plan | would keep it | as the hash selects: stays or moves |
 //! | another service's, which has no entry | would keep it | as the hash selects: stays or moves |
 //!
-//! What the hash selects is known but for `affinity: client` and a service that
-//! becomes stateless, whose hashes no entry has. Entries do not name their VIP: where one service's VIPs go
-//! different ways, an entry's outcome is known only if it is the same by all.
+//! The result of the hash is known except for `affinity: client` and for a service that becomes
+//! stateless, whose hashes no entry contains. Entries do not name their VIP: if a service's
+//! VIPs end up in different places, an entry's outcome is known only if all places give the
+//! same.
 
 use plan::compare::NextServices;
 use plan::{Affinity, Plan, Service, ServiceId};

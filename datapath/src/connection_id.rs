@@ -1,5 +1,5 @@
-//! QUIC connection ids that name backends (draft-ietf-quic-load-balancers-21,
-//! section 5), so that a client that changes its address stays with its server.
+//! QUIC connection ids that name backends (draft-ietf-quic-load-balancers-21, section 5), so
+//! that a client that changes its address keeps its server.
 //!
 //! ```text
 //!  first byte          server id, then nonce
@@ -9,8 +9,8 @@
 //! +-----------+-------------------------------------+
 //! ```
 //!
-//! Keys follow from the cluster's secret and the config's id, so backends have them
-//! without one being sent. Held by `vectors/quic_lb.json`.
+//! Keys are derived from the cluster's secret and the config's id, so backends know them
+//! without receiving them. Tested against `vectors/quic_lb.json`.
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};

@@ -4,12 +4,11 @@
 //!  received = sent + passed + replied + redirected + held + Σ dropped{reason}
 //! ```
 //!
-//! `received` is counted by the device at its ring, independently of these.
-//! `held` are frames that wait, that waited in vain, and those that were sent on
-//! since (as originated ones, `released`); one that is answered or dropped in
-//! the end counts as that.
-//! Frames that we originate beyond that are counted apart, by kind. Only the
-//! worker writes; other threads may read at any time.
+//! The device counts `received` at its ring, independently of the others. `held` counts frames
+//! that wait, that waited in vain, and those that were sent on later (also counted as
+//! originated, `released`); a frame that is answered or dropped in the end counts as that.
+//! Frames that we originate are counted separately, by kind. Only the worker writes; other
+//! threads may read at any time.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,9 @@
-//! Tunnelled ingress: packets that a peer, a router's encapsulator or another
-//! cluster wrapped before they reached us.
+//! Tunnelled ingress: packets that a peer, a router's encapsulator or another cluster
+//! encapsulated.
 //!
-//! GRE's recursion control says how many further encapsulations are permitted
-//! (RFC 1701): from a peer zero is refused, from an encapsulator zero means
-//! fresh, because routers leave these bits alone.
+//! GRE's recursion control says how many further encapsulations are permitted (RFC 1701). From
+//! a peer, zero is refused; from an encapsulator, zero means a new packet, because routers do
+//! not set these bits.
 
 use plan::{Ingress, Sender};
 use wire::tunnel::Parsed;

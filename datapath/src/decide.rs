@@ -1,13 +1,13 @@
-//! THE decision: which backend gets a packet, and what its connection's entry
-//! says afterwards (paper 3.3 and 3.4).
+//! THE decision: which backend gets a packet, and the state of its connection's entry
+//! afterwards (paper 3.3 and 3.4).
 //!
-//! Pure: who asks says by [`Evidence`] what is known of the packet, and the owner of
-//! the connection table writes the [`Effect`]. Workers do both ([`crate::forward`],
-//! [`crate::batch`]); slow path, tracer and `explain` only read. There is no
-//! second copy of these rules: [`steady_member`] is a filter in front of them,
-//! which answers "as `choose`" or nothing.
+//! Pure: the caller says by [`Evidence`] what is known about the packet, and the owner of the
+//! connection table writes the [`Effect`]. Workers do both ([`crate::forward`],
+//! [`crate::batch`]); slow path, tracer and `explain` only read. These rules exist only here:
+//! [`steady_member`] is a filter in front of them, which answers as `choose` would, or not at
+//! all.
 //!
-//! Which evidence is asked for, in this order, until one names a backend:
+//! The evidence used, in this order, until it names a backend:
 //!
 //! | a service's packets | |
 //! |---|---|
@@ -17,7 +17,7 @@
 //! | stateless, with QUIC connection ids | the connection id, the bucket |
 //! | stateless, with Multipath TCP | the token or the echoed timestamp, the bucket |
 //!
-//! Where the backend of a flow's entry stays in charge:
+//! When the backend of a flow's entry stays in charge:
 //!
 //! | backend | SYN | any other packet |
 //! |---|---|---|
@@ -26,9 +26,8 @@
 //! | down, with `on_down: keep` | unless the entry is unconfirmed | always |
 //! | gone | never | never |
 //!
-//! A SYN goes where its flow's entry says because only that backend's kernel
-//! knows whether the connection lives (RFC 5961). So a forged SYN or RST moves
-//! no connection.
+//! A SYN follows its flow's entry because only that backend's kernel knows whether the
+//! connection is alive (RFC 5961). So a forged SYN or RST moves no connection.
 //!
 //! | class | becomes | by |
 //! |---|---|---|
@@ -37,23 +36,23 @@
 //! | closing by FIN | closing by RST | SYN: the same port may be used anew |
 //! | closing by RST | established | a later packet: RSTs are forged; a SYN prolongs it |
 //!
-//! A TCP packet that is no SYN, of a flow without an entry, belongs to a connection
-//! that this machine has never seen, or has forgotten: it may have been begun by an
-//! earlier table. Services with a second chance send it to the backend that their
-//! table has, with the backends that earlier tables had for it; no entry is made,
-//! because only the backends' agents know which of them has the connection.
+//! A TCP packet without SYN, of a flow without an entry, belongs to a connection that this
+//! machine has never seen or has forgotten: an earlier table may have selected its backend.
+//! Services with a second chance send it to the backend in their present table, and name the
+//! backends that earlier tables had for it; no entry is made, because only the backends' agents
+//! know which of them has the connection.
 //!
-//! A stateless service's packets are decided each alone, by their buckets (MPLB,
-//! section 3): there is no entry, and none is made. A QUIC packet goes where its
-//! connection id says, as long as that backend is active, draining, or down with
-//! `on_down: keep`; else by its bucket, as all others.
+//! Each packet of a stateless service is decided independently, by its bucket (MPLB, section
+//! 3): there is no entry, and none is made. A QUIC packet goes to the backend that its
+//! connection id names if that is active, draining, or down with `on_down: keep`; otherwise its
+//! bucket decides, as for all others.
 //!
-//! At a service with Multipath TCP a TCP packet goes to the bucket that the key chosen for
-//! its connection, its token or the timestamp that it echoes has in its lowest bits
-//! (MPLB, figure 6); where it has none of these, to that of its five-tuple.
+//! At a service with Multipath TCP, the bucket of a TCP packet is given by the lowest bits of
+//! the key chosen for its connection, of its token, or of the timestamp that it echoes (MPLB,
+//! figure 6). If it has none of these, it is the bucket of its five-tuple.
 //!
-//! A packet to a join port goes to the backend whose port it is, unless that is
-//! disabled: a connection that joins lives there and nowhere else.
+//! A packet to a join port goes to the backend with that port, unless that is disabled: the
+//! connection to join lives there and nowhere else.
 
 use plan::group::Selected;
 use plan::{Admission, BackendId, Group, Matched, Service, ServiceId, Tracking};

@@ -1,5 +1,5 @@
-//! Why a packet went nowhere. Metric labels, `guideway show drops` and
-//! `docs/counters.md` are made from this list.
+//! Why a packet was dropped. Metric labels, `guideway show drops` and `docs/counters.md` are
+//! made from this list.
 
 use wire::ParseError;
 

@@ -1,5 +1,5 @@
-//! Where encapsulated packets go: for each backend its outer headers, all but
-//! the fields that depend on the packet, and its next hops.
+//! Where encapsulated packets go: for each backend its outer headers, except for fields that
+//! depend on the packet, and its next hops.
 
 use std::net::IpAddr;
 

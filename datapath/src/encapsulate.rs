@@ -1,5 +1,4 @@
-//! The outer header: Ethernet, IP, tunnel. The inner packet is not changed
-//! by a single bit.
+//! The outer header: Ethernet, IP, tunnel. The inner packet is not changed.
 //!
 //! ```text
 //!  before   |Ethernet|inner IP ...........|padding|
@@ -7,11 +6,12 @@
 //!  l2       |Ethernet|IP, a hop less .....|
 //! ```
 //!
-//! Without a tunnel (`encap: l2`) the TTL or hop limit is lowered, so that machines which
-//! send each other the same packet do not do so for ever, and IPv4's checksum with it.
+//! Without a tunnel (`encap: l2`) the TTL or hop limit is decremented, so that a packet cannot
+//! circulate between machines that send it to each other, and IPv4's checksum is updated.
 //!
-//! All that does not depend on the packet is laid down once for a plan (see
-//! [`HeaderTemplate`]); what is left is a copy of constant length and a few fields.
+//! Everything that does not depend on the packet is prepared once for a plan (see
+//! [`HeaderTemplate`]); for each packet there is a copy of constant length, and a few fields to
+//! set.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! "Why does this packet go there?", answered for any five-tuple without a
-//! packet: by the same stages, changing nothing.
+//! Explains where a packet goes and why, for any five-tuple without a packet: by the same
+//! stages, without changing anything.
 
 use plan::{BackendId, Found, Matched, Service, Tracking};
 use wire::tunnel::route_option::RouteOption;

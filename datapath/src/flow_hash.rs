@@ -1,9 +1,9 @@
-//! The flow hash: AES-128 under the cluster key over the five-tuple.
+//! The flow hash: AES-128 with the cluster key over the five-tuple.
 //!
-//! A pseudo-random function, so that without the key it is not possible to aim at a
-//! backend or a bucket; the same on every machine, CPU and version. One block
-//! for IPv4; for IPv6 CBC-MAC over three, which is sound because the first
-//! byte fixes the length. Held by `vectors/flow_hash.json`.
+//! It is a pseudo-random function: without the key nobody can aim at a backend or a bucket. It
+//! is the same on every machine, CPU and version. One block for IPv4; for IPv6 CBC-MAC over
+//! three, which is sound because the first byte determines the length. Tested against
+//! `vectors/flow_hash.json`.
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};

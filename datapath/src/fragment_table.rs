@@ -1,10 +1,9 @@
-//! The fragment table (paper 4.3): where a datagram's first fragment went, so
-//! that the later ones follow; and a buffer for those that come before it.
+//! The fragment table (paper 4.3): where a datagram's first fragment went, so that the later
+//! ones follow; and a buffer for fragments that arrive before it.
 //!
-//! Bounded in both, in time, and in the work for one packet. The buffer is
-//! shared out by destination and source, so that a flood of fragments whose
-//! first one never comes takes only what others leave. Only the slow path uses
-//! it.
+//! Table and buffer are limited in size, in time, and in the work for one packet. The buffer is
+//! shared out by destination and source, so that a flood of fragments without a first one gets
+//! only the room that others leave. Only the slow path uses it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,6 +1,6 @@
-//! Fragmentation before encapsulation: an IPv4 packet without "do not
-//! fragment" that is too big for its path becomes several, each of which is
-//! then encapsulated on its own (RFC 791, section 3.2).
+//! Fragmentation before encapsulation: an IPv4 packet without "do not fragment" that is too big
+//! for its path is split into fragments, and each is encapsulated separately (RFC 791, section
+//! 3.2).
 
 use wire::{Frame, Headers, checksum, ethernet, ipv4};
 

@@ -1,19 +1,19 @@
-//! Limits on what we originate.
+//! Limits on the packets that we originate.
 //!
-//! [`Limiter`] is one token bucket. [`FairLimiter`] is fair by source prefix,
-//! so that a flood takes nothing from those who are not part of it:
+//! [`Limiter`] is one token bucket. [`FairLimiter`] is fair by source prefix, so that a flood
+//! takes nothing from others:
 //!
 //! ```text
 //!  source prefix ─► seen within seconds? ─ yes ─► one of its two cells has a token? ─ yes ─► allowed
 //!                      └ no ───────────────────────────┴ no ─► the spare bucket has one? ─► allowed
 //! ```
 //!
-//! Half of the rate belongs to 256 cells, and a prefix has two of them: a flood
-//! from few prefixes empties few cells. Cells are for prefixes that come again,
-//! as hosts do that wait for an answer (they send again) and forged sources at
-//! random do not: those meet the other half only, which is shared by all. Nothing
-//! is allocated after the start, and the same packets at the same times get the
-//! same answers; which prefixes share cells depends on the cluster's key.
+//! Half of the rate belongs to 256 cells, and each prefix has two of them: a flood from few
+//! prefixes empties few cells. Cells are for prefixes that come again, such as hosts that wait
+//! for an answer (they send again). Forged random sources do not come again, and get only the
+//! other half, which all share. Nothing is allocated after the start, and the same packets at
+//! the same times get the same answers; which prefixes share cells depends on the cluster's
+//! key.
 
 use std::cell::Cell;
 

@@ -1,6 +1,6 @@
-//! Keys of Multipath TCP connections, which load balancers choose so that a
-//! connection's token says which bucket it is in (MPLB, section 3.1): SYNs that join
-//! it have the token, and servers put its thirteen lowest bits into their timestamps.
+//! Keys of Multipath TCP connections, chosen by load balancers so that a connection's token
+//! identifies its bucket (MPLB, section 3.1). SYNs that join the connection carry the token,
+//! and servers put its 13 lowest bits into their timestamps.
 //!
 //! ```text
 //!  SYN ─► key = AES-CBC-MAC(five-tuple, version, initial sequence, client's key)
@@ -8,8 +8,8 @@
 //!         └► token, 32 bits ─► bucket: its lowest bits
 //! ```
 //!
-//! A SYN that is repeated gets the same key, another connection of the same five-tuple
-//! another one, on every load balancer that has the secret. Held by
+//! On every load balancer with the secret, a repeated SYN gets the same key, and another
+//! connection with the same five-tuple gets another one. Tested against
 //! `vectors/multipath.json`.
 
 use aes::Aes128;

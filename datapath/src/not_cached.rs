@@ -1,4 +1,4 @@
-//! Why the kernel sends no packets of a match to a member by itself: see
+//! Why the kernel does not send packets of a match to a member by itself: see
 //! [`crate::kernel_cache`].
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
-//! Frames that we originate beyond those received: pieces of a fragmented
-//! packet, copies to peers, trace reports. Memory for them is lent by the
-//! worker; what is made waits here until the worker emits it.
+//! Frames that we originate in addition to those received: pieces of a fragmented packet,
+//! copies to peers, trace reports. The worker lends memory for them; they wait here until the
+//! worker emits them.
 
 use arrayvec::ArrayVec;
 use wire::{BATCH_MAX, Frame};

@@ -1,8 +1,8 @@
-//! Prefetches memory before it is needed: with it, a batch
-//! waits for many cache misses at once instead of for each in turn.
+//! Prefetches memory before it is needed, so that a batch waits for many cache misses at once
+//! instead of for each in turn.
 //!
-//! A hint changes nothing that a program can see. The one file outside the
-//! drivers with unsafe code: the compiler has no safe name for the hint.
+//! A prefetch hint has no effect that a program can see. This is the only file outside the
+//! drivers with unsafe code, because the compiler has no safe function for the hint.
 #![allow(unsafe_code, reason = "a hint to the processor that has no safe name")]
 
 /// Prefetches the cache line that `place` begins in.

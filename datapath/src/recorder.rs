@@ -1,6 +1,6 @@
-//! Writing down one packet's journey: for `explain`, `trace`, `capture` and
-//! `replay --journeys`. Packets that are not recorded pay nothing: with
-//! [`NoRecorder`] every call compiles to nothing.
+//! Records one packet's journey, for `explain`, `trace`, `capture` and `replay --journeys`. For
+//! packets that are not recorded it costs nothing: with [`NoRecorder`] every call compiles to
+//! nothing.
 
 use plan::{BackendId, Matched};
 use wire::FlowKey;

@@ -1,5 +1,5 @@
-//! How many further encapsulations a packet is permitted: the recursion control
-//! of RFC 1701, by which no packet goes round between load balancers.
+//! How many further encapsulations a packet is permitted: the recursion control of RFC 1701,
+//! which prevents loops between load balancers.
 
 /// How many further encapsulations a packet is permitted. What we send on is
 /// permitted less:

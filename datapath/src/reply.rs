@@ -1,9 +1,8 @@
-//! Answers from a VIP: echo replies, and "too big" with the MTU that fits
-//! (RFC 1191, RFC 8201). Made in place: the received frame becomes the
-//! answer, and goes back to whom it came from: the router that a client's
-//! packet came by knows the way to the client. What came in a tunnel came from
-//! another load balancer, which is no router: the answer goes to a router of
-//! ours ([`ReturnPaths`]).
+//! Answers from a VIP: echo replies, and "too big" with the MTU that fits (RFC 1191, RFC 8201).
+//! The received frame is turned into the answer in place and returned to its sender: the router
+//! that a client's packet came from knows the route to the client. A packet that arrived in a
+//! tunnel came from another load balancer, which is no router, so its answer goes to one of our
+//! routers ([`ReturnPaths`]).
 
 use wire::{
     EtherType, Family, Frame, Headers, MacAddress, Protocol, checksum, ethernet, icmp, ip, ipv4,

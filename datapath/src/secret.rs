@@ -1,4 +1,4 @@
-//! The cluster's secret, and the keys that follow from it: each purpose has its own.
+//! The cluster's secret, and the keys derived from it, one for each purpose.
 
 use sha2::{Digest, Sha256};
 

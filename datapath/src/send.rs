@@ -1,5 +1,4 @@
-//! The end of the journey: encapsulate, or deal with a packet that does not
-//! fit its path.
+//! The end of the journey: encapsulates a packet, or handles one that does not fit its path.
 
 use wire::{Family, Frame, Headers, PacketMeta, Protocol, headers};
 

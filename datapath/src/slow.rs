@@ -1,13 +1,13 @@
-//! The slow path: what no single worker can decide, because it needs the
-//! tables of all of them, or because there is one for the whole machine.
-//! One thread; workers hand it their frames.
+//! The slow path: decisions that no single worker can make, because they need the tables of all
+//! workers, or state that exists once for the machine. One thread; workers pass their frames to
+//! it.
 //!
-//! - ICMP to a VIP: an echo request is answered; an error goes to the backend
-//!   whose packet it quotes, found by the quoted five-tuple, reversed, in all
-//!   workers' tables, then by hash. Where no table knows it every peer gets a
-//!   copy, which forwards it only if its tables know better than the hash.
-//! - Fragments of which this machine is in charge: the first is selected like
-//!   any packet and remembered, later ones follow it, early ones wait.
+//! - ICMP to a VIP: an echo request is answered. An error goes to the backend whose packet it
+//!   quotes: found by the quoted five-tuple, reversed, in all workers' tables, then by hash. If
+//!   no table knows it, every peer gets a copy, which it forwards only if its tables know
+//!   better than the hash.
+//! - Fragments that this machine is in charge of: the first is selected like any packet and
+//!   remembered, later ones follow it, early ones wait.
 
 use plan::{BackendId, Found, Matched, Tracking};
 use wire::tunnel::OPTIONS_BYTES_MAX;

@@ -1,5 +1,4 @@
-//! Which flow a frame is of, for who steers it to a worker (paper 3.1). Looks
-//! only: the worker receives the frame as it came.
+//! The flow of a frame, for steering it to a worker (paper 3.1). Does not change the frame.
 
 use wire::{Encap, Family, FlowKey, Fragment, Headers, ethernet, headers};
 

@@ -1,5 +1,5 @@
-//! The connection table (paper 3.3): one per worker, fixed size, in memory
-//! that others may read and a successor may take over.
+//! The connection table (paper 3.3): one per worker, of fixed size, in memory that others may
+//! read and a successor may take over.
 //!
 //! ```text
 //!  mapping  | header, one page | bucket | bucket | ...      bucket: 8 entries, one cache line
@@ -8,13 +8,13 @@
 //!           tag          service   backend    class  time    all zero: empty
 //! ```
 //!
-//! Arithmetic. Two entries per connection: 1 M connections take 16 MiB; a
-//! bucket then holds 4 on average and overflows for 0.8 % of connections
-//! (Poisson), for 0.02 % with twice the memory. A flow shares another's entry
-//! only if bucket, tag (22 bits) and service agree: 4 / 2^22 < 10^-6.
+//! Arithmetic. There are two entries per connection, so 1 M connections take 16 MiB; a bucket
+//! then holds 4 on average and overflows for 0.8 % of connections (Poisson), for 0.02 % with
+//! twice the memory. A flow takes another's entry for its own only if bucket, tag (22 bits) and
+//! service agree: 4 / 2^22 < 10^-6.
 //!
-//! Time is ten bits in units that suit the class (see [`Ticks`]); the table
-//! is swept often enough that no entry outlives the range of its time.
+//! Time has ten bits, in units that suit the class (see [`Ticks`]); the table is swept often
+//! enough that no entry outlives the range of its time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,6 +1,5 @@
-//! The packet tracer (paper 4.4): marked packets are forwarded as usual, and
-//! every load balancer on their way reports what it did with them to the
-//! receiver that the mark names.
+//! The packet tracer (paper 4.4): marked packets are forwarded as usual, and every load
+//! balancer on their path reports to the receiver named in the mark what it did with them.
 //!
 //! ```text
 //!  IP packet of PACKET_BYTES | headers | padding | mark, 60 bytes |
@@ -8,11 +7,10 @@
 //!  mark   0 magic, 8   receiver, 16   port, 2   zero, 2   nonce, 8   unix ms, 8   MAC, 16
 //! ```
 //!
-//! Other packets pay one comparison of their length. The MAC (HMAC-SHA-256
-//! under a key of the cluster's secret, cut to 16 bytes) covers the mark and
-//! the five-tuple, so only holders of the key can request reports; stale marks and those seen
-//! before are ignored, and reports are limited. Marked packets look
-//! connections up but never make one.
+//! Other packets pay one comparison of their length. The MAC (HMAC-SHA-256 with a key derived
+//! from the cluster's secret, truncated to 16 bytes) covers the mark and the five-tuple, so
+//! only holders of the key can request reports. Old marks and repeated ones are ignored, and
+//! reports are limited. Marked packets look up connections but never create one.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! What becomes of a frame.
+//! The outcome for a frame.
 
 use crate::drop_reason::DropReason;
 use crate::recursion_limit::RecursionLimit;

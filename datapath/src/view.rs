@@ -1,5 +1,5 @@
-//! What workers forward by at one time: a plan, its next hops, and counters
-//! with a place for everything the plan names. Swapped whole.
+//! The View by which workers forward: a plan, its next hops, and counters for everything that
+//! the plan names. It is swapped as a whole.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

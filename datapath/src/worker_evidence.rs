@@ -1,7 +1,7 @@
-//! What a worker finds out about a packet, when the decision asks for it.
+//! What a worker finds out about a packet when the decision needs it.
 //!
-//! All of it is inlined into the loops over a batch: taken by a function as a reference,
-//! it would lie in memory, which costs a packet some twenty instructions.
+//! All of it is inlined into the loops over a batch: passed by reference to a function, it
+//! would be in memory, which costs some twenty instructions per packet.
 
 use plan::{Affinity, Group, Matched, Tracking};
 use wire::{FlowKey, Frame, Headers, PacketMeta, plain, tcp_options};

@@ -1,5 +1,5 @@
-//! Interfaces of this network namespace, by the kernel's calls: sysfs shows
-//! the namespace that it was mounted in and not the caller's.
+//! Interfaces of this network namespace, by system calls: sysfs shows the namespace in which it
+//! was mounted, not the caller's.
 
 use std::ffi::{CStr, CString};
 use std::io;

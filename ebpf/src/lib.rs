@@ -1,13 +1,14 @@
-//! Programs that the kernel runs: loaded, attached to an interface, kept there.
+//! Programs that run in the kernel: loads them, attaches them to an interface, and keeps them
+//! attached.
 //!
 //! ```text
 //!  object file ─ load ─► tables
 //!                   └──► program ─ xdp::attach ─► Link ─► attached until its last copy is closed
 //! ```
 //!
-//! For the filters of `nic` and the agent's decapsulation. What the kernel
-//! refuses is reported with its cure. Knows nothing of what a program does, nor of
-//! its tables. Their C is compiled by `compile.rs`, from build scripts.
+//! Used by the filters of `nic` and by the agent's decapsulation. If the kernel refuses
+//! something, the error names a cure. Does not know what a program does, nor its tables. Build
+//! scripts compile the C source by `compile.rs`.
 #![warn(missing_docs)]
 #![allow(unsafe_code, reason = "links and interfaces are system calls without a safe name")]
 

@@ -1,14 +1,14 @@
-//! What keeps a program attached to an interface: a BPF link.
+//! A BPF link, which keeps a program attached to an interface.
 //!
-//! A link is a descriptor. The program stays attached while any process has
-//! it, so a successor that gets a copy goes on without a gap, and puts its own
-//! program in the place of its predecessor's in one step. When the last copy
-//! is closed, however its process ended, the program is off.
+//! A link is a descriptor. The program stays attached while any process holds it. So a
+//! successor that gets a copy continues without a gap, and replaces its predecessor's program
+//! by its own in one step. When the last copy is closed, however its process ended, the program
+//! is detached.
 //!
-//! A link that is *pinned* has a name in the BPF file system, which is such a
-//! copy: the program goes on while no process has it.
+//! A *pinned* link has a name in the BPF file system. The name counts as a copy: the program
+//! stays attached while no process has one.
 //!
-//! Our own calls, because the BPF library does not let go of the descriptor.
+//! We make the system calls ourselves, because the BPF library does not give up the descriptor.
 
 use std::ffi::CString;
 use std::io;

@@ -1,4 +1,4 @@
-//! Object files: loaded, and what is in them by name.
+//! Object files: loads them, and finds their contents by name.
 
 use std::error::Error;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! What both sides of a table have: a struct here, and one in C.
+//! Entries shared by both sides of a table: a struct here, and one in C.
 
 use aya::Pod;
 use zerocopy::{FromBytes, Immutable, IntoBytes};

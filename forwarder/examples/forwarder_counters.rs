@@ -1,4 +1,4 @@
-//! Prints the tables of docs/counters.md that are the forwarder's: `make generate`.
+//! Prints the forwarder's tables for docs/counters.md: `make generate`.
 
 use datapath::DropReason;
 use guideway_forwarder::observe::metrics::definitions;

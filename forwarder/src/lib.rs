@@ -1,8 +1,8 @@
-//! Guideway's forwarder: threads, wiring, gRPC, metrics, replay. No forwarding
-//! logic: that is the crate `datapath`.
+//! Guideway's forwarder: threads, wiring, gRPC, metrics, replay. It has no forwarding logic:
+//! that is the crate `datapath`.
 //!
-//! Floors; a module knows only those to its right, and what it stands on
-//! (`make lint` holds that):
+//! The modules are layered. A module uses only those to its right and below it (`make lint`
+//! checks that):
 //!
 //! ```text
 //!  run ─► takeover ─┐

@@ -1,4 +1,4 @@
-//! What the command line says of a forwarder that runs, for all parts.
+//! The command-line options of a running forwarder, for all its parts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The running forwarder: brings the parts up in order, and down again.
+//! The running forwarder: starts its parts in order, and stops them.
 //!
 //! ```text
 //!  run dir (lock) ► state dir ► Control ► last plan ► socket ► READY=1 … SIGTERM ► workers stop

@@ -1,14 +1,13 @@
-//! Workers neither allocate nor free once they run: real
-//! workers, and a steering thread, on a device in memory, while everything
-//! that has a path of its own goes through them and plans change.
+//! Workers neither allocate nor free once they run: real workers, and a steering thread, on a
+//! device in memory, with packets for every code path and changes of plan.
 //!
 //! ```text
 //!  this program's allocator ── called on a watched thread? ─► counts, keeps the first call's backtrace
 //!  watched: threads named worker-… and steering, from their first round on
 //! ```
 //!
-//! The slow path is not watched: it is no worker, and holds early fragments
-//! in memory of its own, within bounds.
+//! The slow path is not watched: it is not a worker, and keeps early fragments in memory of its
+//! own, within limits.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;

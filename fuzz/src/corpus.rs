@@ -1,4 +1,4 @@
-//! Every input of the corpora, tried once by its target.
+//! Runs each input of the corpora once with its target.
 
 use std::path::Path;
 

@@ -1,12 +1,12 @@
-//! What the targets share: small plans made of a few bytes, and a machine
-//! that forwards by them in memory.
+//! What the targets share: small plans made from a few bytes, and a machine that forwards by
+//! them in memory.
 //!
 //! ```text
 //!  input   | 16 bytes: a plan |  then frames: | wait | length (2) | up to 192 bytes | ...
 //! ```
 //!
-//! Every byte string is an input, and golden captures become inputs by a few
-//! bytes in front (see corpus.py).
+//! Every byte string is a valid input, and golden captures become inputs by a few bytes in
+//! front (see corpus.py).
 
 pub mod machine;
 pub mod plans;

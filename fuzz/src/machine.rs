@@ -1,5 +1,5 @@
-//! A load balancer of one worker, used again by each input, and the laws that
-//! hold whatever comes in.
+//! A load balancer with one worker, reused for each input, and the laws that hold for any
+//! input.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! The program that tools/fuzz.sh runs: libFuzzer with the target that
-//! FUZZ_TARGET names.
+//! The program for tools/fuzz.sh: libFuzzer with the target named by FUZZ_TARGET.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,5 +1,5 @@
-//! Small plans, every byte of the input a choice. The addresses are those of
-//! the golden folders, so that their packets find services here.
+//! Small plans in which every byte of the input is a choice. The addresses are those of the
+//! golden folders, so that their packets find services here.
 
 use plan::proto::{self, BackendState, Encap, PortRange, PrefixSuffix, Vip, vip::Target};
 

@@ -1,13 +1,12 @@
-// Package events shows Guideway at work: it puts a lab under load, does to it
-// what happens to real clusters, and judges what the clients saw.
+// Package events demonstrates Guideway: it puts a lab under load, causes events that happen to
+// real clusters, and judges what the clients saw.
 //
 //	Run ─► hosts.Up ─► for each event: restore ─► load ─► event ─► settle ─► judge ─► Down
 //
-// What it guarantees:
-//   - Each event starts from the whole topology and from a new load on
-//     addresses not used before, so what it breaks is its own doing, and any
-//     order and repetition of events is defined.
-//   - What may break is computed before it can: see judge.go. Everything else
-//     that fails makes the demo fail.
-//   - The lab is removed in the end, also after an error or Ctrl-C.
+// Guarantees:
+//   - Each event starts with the whole topology and a new load on addresses not used before, so
+//     that all effects are its own, and events can be run and repeated in any order.
+//   - What may break is computed before the event: see judge.go. Any other failure makes the demo
+//     fail.
+//   - The lab is removed at the end, also after an error or Ctrl-C.
 package events

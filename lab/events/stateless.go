@@ -1,7 +1,7 @@
 package events
 
-// Events of stateless services, whose lab is one of its own: several load balancers
-// agree there on bucket maps by etcd. Nothing may break in any of them.
+// Events of stateless services. They have a lab of their own, in which several load balancers
+// agree on bucket maps through etcd. Nothing may break in any of them.
 
 import (
 	"context"

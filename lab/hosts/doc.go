@@ -10,14 +10,14 @@
 // router. The router learns the VIPs by BGP from the load balancers and
 // spreads flows over them by its kernel's multipath routes.
 //
-// What it guarantees:
-//   - Two labs with different names do not meet: all names carry the
-//     instance, all files lie in its run directory.
-//   - Whatever it starts, it has written into the state file; Down removes all
-//     of it, also after a crash, and from the names alone when the file is gone.
-//   - Only processes it has recorded (pid and start time), or that live in its
-//     own namespaces, are ever signalled.
+// Guarantees:
+//   - Two labs with different names do not interfere: all names contain the instance, and all files
+//     are in its run directory.
+//   - Everything it starts is recorded in the state file. Down removes all of it, also after a
+//     crash, and by the names alone if the file is lost.
+//   - It signals only processes that it has recorded (pid and start time), or that are in its own
+//     namespaces.
 //   - It never touches the machine's own interfaces, routes or sysctls.
 //
-// It knows nothing of events and load: see lab/events and lab/traffic.
+// It has no knowledge of events and load: see lab/events and lab/traffic.
 package hosts

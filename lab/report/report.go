@@ -1,5 +1,5 @@
-// Package report is what the demo says: its steps while it runs, and its result
-// on one screen or as JSON.
+// Package report prints the demo's output: its steps while it runs, and its result on one
+// screen or as JSON.
 package report
 
 import (

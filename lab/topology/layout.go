@@ -1,7 +1,7 @@
-// Package topology is the network of a lab: its namespaces, links, addresses and
-// routes, and what scenarios change about them.
+// Package topology is the network of a lab: its namespaces, links, addresses and routes, and
+// what scenarios change about them.
 //
-// It knows nothing of what runs in the namespaces: see lab/hosts.
+// It does not know what runs in the namespaces: see lab/hosts.
 package topology
 
 import (

@@ -1,19 +1,18 @@
-//! Next hops: how frames reach each backend, as the kernel's routes and
-//! neighbours have it. For the forwarder, and for agents among themselves.
+//! Next hops: how frames reach each backend, according to the kernel's routes and neighbours.
+//! Used by the forwarder, and by agents among themselves.
 //!
 //! ```text
 //!  set(backends, devices) ─► routes.rs (lookup) ─► neighbours.rs (managed) ─┐
 //!  netlink multicast ─► links, neighbours, "routes changed" ────────────────┴► resolve.rs ─► Snapshot
 //! ```
 //!
-//! Nothing but our frames talks to the next hops, and our frames bypass the
-//! kernel, so the kernel would never resolve them by itself: each is entered
-//! as a *managed* neighbour (`ip neigh … managed`), which the kernel keeps
-//! resolved without traffic.
+//! Only our frames go to the next hops, and they bypass the kernel, so the kernel would never
+//! resolve them by itself: each is entered as a *managed* neighbour (`ip neigh … managed`),
+//! which the kernel keeps resolved without traffic.
 //!
-//! Guarantees: a [`Snapshot`] is whole and immutable; every wanted backend is
-//! in it, resolved or with the reason why not; entries made by us leave with
-//! us. One thread does all of it; workers see only tables made from snapshots.
+//! Guarantees: a [`Snapshot`] is complete and immutable; every wanted backend is in it,
+//! resolved or with the reason why not; our entries are removed when we end. One thread does
+//! all of it; workers see only tables made from snapshots.
 
 mod follow;
 pub mod links;

@@ -1,4 +1,4 @@
-//! The kernel's neighbour table: what it knows, and our managed entries in it.
+//! The kernel's neighbour table: its contents, and our managed entries in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

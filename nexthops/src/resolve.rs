@@ -1,4 +1,4 @@
-//! From routes, links and neighbours to next hops: no I/O, only what is known.
+//! Computes next hops from routes, links and neighbours. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

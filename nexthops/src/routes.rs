@@ -1,5 +1,5 @@
-//! Where the kernel's routing sends a destination: all next hops of the entry
-//! that matches, not the one the kernel would pick for a packet.
+//! The kernel's route to a destination: all next hops of the matching entry, not only the one
+//! that the kernel would choose for a packet.
 
 use std::io;
 use std::net::IpAddr;

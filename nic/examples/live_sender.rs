@@ -1,11 +1,11 @@
-//! Frames as a driver gives them, made by the kernel itself: for what the receiving end does
-//! in the driver, sockets are too slow a sender.
+//! Sends frames as a driver delivers them, made by the kernel itself, for measurements in the
+//! receiving driver: sockets are too slow a sender.
 //!
 //! `live_sender INTERFACE MAC ADDRESS FLOWS` sends TCP segments of 60 bytes to that address, of
-//! FLOWS flows in turns (a power of two; 0: each is a SYN of another flow). It prints `ready`,
-//! sends for each line on its standard input as many frames as that says, and answers with the
-//! frames that have come back since it began, and the nanoseconds that sending took. What
-//! comes back ends here.
+//! FLOWS flows in turn (a power of two; 0: each is a SYN of another flow). It prints `ready`.
+//! Each line on its standard input is a number of frames to send; it answers with the number of
+//! frames that have come back since it began, and the nanoseconds that sending took. Frames
+//! that come back end here.
 
 use std::error::Error;
 use std::io::{self, BufRead};

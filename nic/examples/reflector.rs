@@ -1,6 +1,5 @@
-//! The least a forwarder can do: frames to a prefix go back where they came
-//! from, with their MAC addresses swapped. The floor that the real forwarder
-//! is measured against.
+//! The minimum that a forwarder can do: frames to a prefix are sent back, with their MAC
+//! addresses swapped. It is the lower bound for measurements of the real forwarder.
 //!
 //! `reflector INTERFACE native|generic|auto|af_packet PREFIX...`; prints one
 //! line when ready, and one with its counters when its standard input ends.

@@ -1,11 +1,11 @@
-//! Who owns an interface: one forwarder in each network namespace.
+//! The owner of an interface: one forwarder in each network namespace.
 //!
-//! A claim is a lock (flock) on a file in a directory that is root's alone, so
-//! that no other user can hold one. The kernel frees it when its process dies,
-//! however it dies; a successor shares it from the moment that it gets the
-//! descriptor. The file is named by the namespace's inode and the interface's
-//! number, so that interfaces of equal names in several namespaces do not
-//! meet; its text is the holder's process id, for a forwarder that comes too late.
+//! A claim is a lock (flock) on a file in a directory that belongs to root, so that no other
+//! user can hold one. The kernel releases it when its process dies, however it dies; a
+//! successor shares it from the moment it gets the descriptor. The file's name consists of the
+//! namespace's inode and the interface's number, so that interfaces with equal names in several
+//! namespaces do not conflict. It contains the holder's process id, for the error message of a
+//! second forwarder.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};

@@ -1,8 +1,8 @@
-//! What a driver gives: queues of frames.
+//! A driver's interface: queues of frames.
 //!
-//! A device is a driver's interface; a [`Queue`] is one pair of its receive
-//! and transmit rings, owned by one worker. Nothing here ever waits; for that
-//! there is [`crate::wait`].
+//! A device is a driver's network interface; a [`Queue`] is one pair of its receive and
+//! transmit rings, owned by one worker. Nothing here ever waits; for that there is
+//! [`crate::wait`].
 
 use std::os::fd::RawFd;
 use std::sync::Arc;

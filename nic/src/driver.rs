@@ -1,6 +1,6 @@
-//! What a driver is to all others: a value that says what it can do, a way to
-//! open devices, and the device itself. What is outside a driver's folder goes
-//! by that, never by which driver it is.
+//! A driver as seen by all other code: a value that says what it can do, a way to open devices,
+//! and the device itself. Code outside a driver's folder uses only this, never which driver it
+//! is.
 
 use std::any::Any;
 use std::fmt;

@@ -1,7 +1,7 @@
-//! The kernel-side filter's tables: which destinations are ours.
+//! The tables of the kernel-side filters: which destinations are ours.
 //!
-//! Both filters (XDP, and the packet socket's) have the same tables; this
-//! holds them, and changes them by difference while traffic runs.
+//! Both filters (XDP, and the packet socket's) have the same tables. This module holds them,
+//! and updates only the differences while traffic runs.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,11 +1,11 @@
-//! A driver's filter in the kernel, but on no interface: run on frames that are given to
-//! it (BPF_PROG_TEST_RUN), for tests and measurements.
+//! Runs a driver's filter in the kernel without an interface, on given frames
+//! (BPF_PROG_TEST_RUN), for tests and measurements.
 //!
-//! Traps. The kernel runs it on frames of at least an Ethernet header, as if they had
-//! come in on queue 0 of the loopback device. No socket is connected, so that a frame
-//! of ours is dropped, and by XDP counted as `no_socket`. At traffic control frames are
-//! the loopback device's by their Ethernet address, which is zero: they are given that. A
-//! repetition begins with the frame as the one before left it.
+//! Traps. The kernel runs it on frames with at least an Ethernet header, as if they had arrived
+//! on queue 0 of the loopback device. No socket is connected, so our frames are dropped, and
+//! with XDP counted as `no_socket`. At traffic control a frame is for the loopback device if it
+//! has its Ethernet address, zero, so frames are given that. Each repetition begins with the
+//! frame as the previous one left it.
 
 use std::io;
 use std::time::Duration;

@@ -1,11 +1,10 @@
-//! A directory that belongs to this process's user alone, for what must not be
-//! changed behind our back: tables that are mapped (a file that another user cuts
-//! short ends its reader by SIGBUS), claims, the last plan.
+//! A directory that belongs only to this process's user, for files that others must not change:
+//! mapped tables (if another user truncates such a file, its reader gets SIGBUS), claims, the
+//! last plan.
 //!
-//! **Invariant:** files are opened relative to the directory's descriptor and
-//! never by way of a link; each is a regular file of this user with one name,
-//! which no other user may write. What is otherwise is refused, with the culprit
-//! and the cure, and left as it is.
+//! **Invariant:** files are opened relative to the directory's descriptor and never through a
+//! link; each is a regular file of this user with one name, which no other user may write.
+//! Anything else is refused, with the culprit and the cure, and left unchanged.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};

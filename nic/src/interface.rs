@@ -1,5 +1,5 @@
-//! What the kernel knows of a network interface: by ioctl, because sysfs
-//! shows the network namespace it was mounted in and not the caller's.
+//! Reads properties of a network interface from the kernel, by ioctl: sysfs shows the network
+//! namespace in which it was mounted, not the caller's.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

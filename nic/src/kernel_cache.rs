@@ -1,8 +1,8 @@
-//! The memory of the kernel flow cache: maps of an interface's filter that this process sees
-//! too. What their words mean is their writer's and bpf/cache.h's business.
+//! The memory of the kernel flow cache: maps of an interface's filter that this process maps,
+//! too. The meaning of their words is defined by their writer and by bpf/cache.h.
 //!
-//! The mappings stay for the life of the process. The program goes with the process,
-//! and with it what it forwards by.
+//! The mappings stay for the life of the process. The program ends with the process, and so
+//! does what it forwards by.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,7 @@
 //! Devices: where frames come from and go to.
 //!
-//! Home of the project's unsafe code, one kernel concept per file. Knows
-//! frames and batches (`wire`), and nothing of plans or of the datapath.
+//! Contains the project's unsafe code, one kernel concept per file. Knows frames and batches
+//! (`wire`), but no plans and no datapath.
 #![warn(missing_docs)]
 #![allow(unsafe_code, reason = "rings and packet memory are shared with the kernel")]
 

@@ -1,5 +1,5 @@
-//! Sends frames by an interface, beside whatever driver has its queues: a
-//! packet socket that receives nothing.
+//! Sends frames on an interface, whichever driver owns its queues: a packet socket that
+//! receives nothing.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

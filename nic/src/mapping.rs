@@ -1,15 +1,14 @@
 //! Memory with a name: a file, mapped and shared, that outlives its process.
 //!
-//! A successor opens it under the same name and finds the words as they were;
-//! other threads may read them at any time. What the words mean is the
-//! owner's business. The directory decides what it is made of: hugetlbfs
-//! (`/dev/hugepages`), tmpfs (`/dev/shm`, `/run`) or any file system.
+//! A successor opens it by the same name and finds the words unchanged; other threads may read
+//! them at any time. The owner defines their meaning. The directory decides the kind of memory:
+//! hugetlbfs (`/dev/hugepages`), tmpfs (`/dev/shm`, `/run`) or any file system.
 //!
-//! The file is of a [`Folder`]: no other user may write it, or the directory it
-//! lies in, so that it is not cut short while it is mapped.
+//! The file is in a [`Folder`]: no other user may write it or its directory, so it cannot be
+//! truncated while it is mapped.
 //!
-//! All of it is reserved when it is made: a full file system is an error at
-//! start and not a SIGBUS under load.
+//! All of it is reserved when it is made: a full file system is an error at start, not a SIGBUS
+//! under load.
 
 use std::fs::File;
 use std::io;

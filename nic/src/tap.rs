@@ -1,11 +1,9 @@
-//! A TAP device beside an interface: what is written into it the kernel takes
-//! for received. By it frames that a filter took and that are the kernel's
-//! after all are given back.
+//! A TAP device for an interface: the kernel treats frames written to it as received. It
+//! returns frames to the kernel that a filter took although they are the kernel's.
 //!
-//! One for each interface, with the interface's own hardware address: the
-//! kernel would take frames to another address for another machine's
-//! (`PACKET_OTHERHOST`) and drop them. It is not persistent, so it goes with
-//! the process, however that ends.
+//! There is one for each interface, with the interface's hardware address: otherwise the kernel
+//! would take the frames for another machine's (`PACKET_OTHERHOST`) and drop them. It is not
+//! persistent, so it disappears with the process, however that ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

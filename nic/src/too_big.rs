@@ -1,5 +1,5 @@
-//! A filter for raw ICMP sockets: what reports an MTU gets through, nothing
-//! else does, so that a flood of other messages takes none of their buffer.
+//! A filter for raw ICMP sockets: only messages that report an MTU pass, so that a flood of
+//! others takes none of the buffer.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

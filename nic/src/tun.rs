@@ -1,9 +1,9 @@
-//! A TUN device: what the kernel sends by it is read here, a packet at a time,
-//! without an Ethernet header, and what is written here the kernel receives. By it
-//! packets of this machine's own come to a program that sends them on in its own way,
-//! and a program gives the kernel packets at a moment of its choice.
+//! A TUN device: packets that the kernel sends on it are read here, one at a time, without an
+//! Ethernet header, and packets written here are received by the kernel. Through it a program
+//! gets packets of this machine to send them in its own way, and gives packets to the kernel at
+//! a moment of its choice.
 //!
-//! It is not persistent, so it goes with the process, however that ends.
+//! It is not persistent, so it disappears with the process, however that ends.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -1,7 +1,7 @@
-//! Sleeping until a queue has frames or another thread wakes us.
+//! Sleeps until a queue has frames or another thread wakes the worker.
 //!
-//! A worker that finds all its queues empty calls [`Waiter::wait`]. For AF_XDP
-//! the kernel's poll also drives what is left to send.
+//! A worker with only empty queues calls [`Waiter::wait`]. For AF_XDP the kernel's poll also
+//! sends what is left to send.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

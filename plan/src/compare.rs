@@ -1,10 +1,9 @@
-//! Which service has a flow's packets by a later plan, as far as that depends
-//! on nothing but VIPs.
+//! Which service gets a flow's packets under a later plan, as far as that depends only on VIPs.
 //!
-//! A connection table's entry names its service, not its VIP. So this is
-//! about services: where the packets of a service's VIPs go, each way once.
-//! Looked up are the addresses and ports at which something changes: both
-//! plans' ends of every match that only one of them has.
+//! A connection table's entry names its service, not its VIP. So the question is asked for
+//! services: where do the packets of a service's VIPs go? Each answer is given once. Looked up
+//! are the addresses and ports at which something changes: the ends, in either plan, of every
+//! match that only one of them has.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;

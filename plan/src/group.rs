@@ -1,8 +1,8 @@
-//! The members of a service as the packet path sees them: who may be
-//! selected, and whose tracked connections may stay.
+//! The members of a service for the packet path: which may be selected, and which may keep
+//! tracked connections.
 //!
-//! Groups are shared by content between services and generations: a change
-//! rebuilds only what changed.
+//! Groups are shared by content between services and generations: a change rebuilds only what
+//! changed.
 
 use wire::tunnel::route_option::Emitted;
 

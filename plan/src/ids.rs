@@ -1,5 +1,5 @@
-//! Ids that connection table entries hold: stable from plan to plan, so that
-//! tracked connections survive any change by construction.
+//! Ids in the entries of connection tables. They are stable from plan to plan, so that tracked
+//! connections survive any change by construction.
 //!
 //! ```text
 //!  free ──assign──► live ──gone from the plan──► retired ──swept──► free
@@ -7,8 +7,8 @@
 //!                    └────── back in a plan ────────┘
 //! ```
 //!
-//! A retired id is free only when no entry can hold it: the caller says so
-//! by [`IdTable::release`] after every worker has swept its table.
+//! A retired id becomes free only when no entry can contain it: the caller says so by
+//! [`IdTable::release`] after every worker has swept its table.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

@@ -1,4 +1,4 @@
-//! The immutable Plan: what a forwarder forwards by.
+//! The immutable Plan, by which a forwarder forwards.
 //!
 //! ```text
 //!  proto::Plan ── Planner::plan ──► Plan { services, vips, groups{selectors}, backends }

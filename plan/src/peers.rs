@@ -1,4 +1,4 @@
-//! The other load balancers, and whose tunnelled packets are accepted.
+//! The other load balancers, and the sources from which tunnelled packets are accepted.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The Plan itself, as decoding leaves it.
+//! The Plan itself, as decoded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

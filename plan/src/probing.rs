@@ -1,4 +1,4 @@
-//! Which tunnel a probe of the controller's takes, by its source port.
+//! The tunnel of a controller's probe, by its source port.
 
 use crate::ids::BackendId;
 

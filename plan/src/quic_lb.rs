@@ -1,6 +1,6 @@
-//! QUIC connection ids that name backends (draft-ietf-quic-load-balancers-21): how
-//! they are laid out, and which server id is which backend's. Without keys: they
-//! follow from the cluster's secret.
+//! QUIC connection ids that name backends (draft-ietf-quic-load-balancers-21): their layout,
+//! and the server id of each backend. Contains no keys: they are derived from the cluster's
+//! secret.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

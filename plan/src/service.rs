@@ -1,4 +1,4 @@
-//! A service and a backend as the packet path sees them.
+//! A service and a backend for the packet path.
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;

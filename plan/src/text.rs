@@ -1,4 +1,4 @@
-//! Addresses and prefixes as a Plan's message spells them.
+//! Parses addresses and prefixes in a Plan's message.
 
 use std::net::IpAddr;
 

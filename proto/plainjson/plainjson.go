@@ -1,7 +1,7 @@
-// Package plainjson writes messages as JSON for scripts: the one form of the API's answers and
-// of `guideway … -o json`. It is proto JSON, which parsers of proto JSON read, but names are as
-// in the .proto, 64-bit numbers are numbers, and numbers, booleans and lists are there also
-// where they are 0, false or empty. Empty texts and what is not known are left out.
+// Package plainjson writes messages as JSON for scripts: the form of the API's answers and of
+// `guideway … -o json`. It is proto JSON and can be parsed as such, but with the names of the
+// .proto files and with 64-bit numbers as numbers. Numbers, booleans and lists are written even
+// if they are 0, false or empty; empty texts and unknown values are left out.
 package plainjson
 
 import (

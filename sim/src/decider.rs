@@ -1,4 +1,4 @@
-//! What decides on a worker's frames, and what it writes while it does.
+//! Decides on a worker's frames, and the state that it writes.
 
 use datapath::batch::Verdicts;
 use datapath::{Datapath, Journey, Outbox, View};

@@ -2,8 +2,8 @@
 //!
 //! - [`Worker`] is the loop that the forwarder's threads run, for any device;
 //!   [`SlowPathClient`] and [`SlowPathServer`] are the rings to the slow path.
-//! - [`LoadBalancer`] is workers and slow path over devices in memory, by a
-//!   clock that its caller sets: for replay, tests, fuzzing and measurements.
+//! - [`LoadBalancer`] consists of workers and slow path over devices in memory, with a clock
+//!   that its caller sets: for replay, tests, fuzzing and measurements.
 #![forbid(unsafe_code)]
 
 pub mod decider;

@@ -1,6 +1,5 @@
-//! A whole load balancer in memory: workers, each with a queue of every
-//! device, and the slow path, on the caller's thread and by the caller's
-//! clock.
+//! A whole load balancer in memory: workers, each with a queue of every device, and the slow
+//! path, on the caller's thread and with the caller's clock.
 //!
 //! ```text
 //!  frames ─► memory device ─► Worker ─► memory device ─► what was sent
@@ -9,9 +8,8 @@
 //!                            slow path
 //! ```
 //!
-//! After each call everything is at rest, and the laws are asserted: every
-//! frame has one verdict, what the verdicts say has left by the devices, and
-//! all packet memory is there.
+//! After each call everything is at rest, and the laws are asserted: every frame has one
+//! verdict, the frames sent by the devices match the verdicts, and no packet memory is missing.
 
 use std::io;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Memory of simulated load balancers. What is mapped lasts as long as the
-//! process, so packet memory is used again by the next one.
+//! Memory of simulated load balancers. Mappings last as long as the process, so packet memory
+//! is reused by the next one.
 
 use std::io;
 use std::sync::atomic::AtomicU64;

@@ -1,5 +1,5 @@
-//! The surroundings of a simulated worker: notes what becomes of each frame,
-//! in the order in which frames arrive.
+//! The environment of a simulated worker: records the outcome of each frame, in the order in
+//! which frames arrive.
 
 use std::collections::VecDeque;
 

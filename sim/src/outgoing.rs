@@ -1,4 +1,4 @@
-//! Frames on their way out by one device, and what each counts as.
+//! Frames to be sent by one device, and how each is counted.
 
 use arrayvec::ArrayVec;
 use datapath::outbox::Accounting;

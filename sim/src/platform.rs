@@ -1,6 +1,6 @@
-//! What a worker needs of the program around it, beside queues and memory:
-//! the forwarder's thread captures packets, keeps samples of what is dropped
-//! and gives frames to the kernel; a simulation notes what becomes of each.
+//! What a worker needs from the program around it, besides queues and memory: the forwarder's
+//! thread captures packets, keeps samples of dropped ones and passes frames to the kernel; a
+//! simulation records the outcome of each.
 
 use datapath::{DropReason, Verdict, View};
 use wire::{Batch, Frame};

@@ -1,14 +1,12 @@
-//! The rings between workers and the slow path, which is for what needs all
-//! workers' tables.
+//! The rings between workers and the slow path, which handles what needs all workers' tables.
 //!
 //! ```text
 //!  worker ── ring of requests ──► slow path ── ring of answers ──► the same worker emits
 //! ```
 //!
-//! A frame stays in its worker's packet memory: the slow path only borrows
-//! it. It also has a stock of the worker's chunks for what it originates,
-//! which the worker fills up as they come back in answers. A full ring drops
-//! and counts; no thread blocks.
+//! A frame stays in its worker's packet memory: the slow path only borrows it. The slow path
+//! also has a stock of the worker's chunks for packets that it originates; the worker replaces
+//! them as they return in answers. A full ring drops and counts; no thread blocks.
 
 use datapath::outbox::{ORIGINATED_MAX, Originated};
 use datapath::slow::SlowPath;

@@ -1,5 +1,4 @@
-//! What a simulated load balancer forwards by: a plan, with next hops that no
-//! kernel resolved.
+//! The View of a simulated load balancer: a plan, with next hops that no kernel resolved.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,15 +1,14 @@
-//! The workers (the paper's packet threads), without the thread: each owns
-//! one queue of every device, its packet memory and its connection table, and
-//! runs every packet to completion.
+//! The workers (the paper's packet threads) without their threads: each owns one queue of every
+//! device, its packet memory and its connection table, and runs every packet to completion.
 //!
 //! ```text
 //!  round: each device: rx batch ─► decide ─► tx by device
 //!                                    └─ Slow ─► slow path ─► answers, in the next round ─► tx
 //! ```
 //!
-//! A round never blocks and does not allocate. Only here frames are emitted,
-//! and only here their final verdicts are counted. It knows no clock: its
-//! caller begins a round with the time and the View.
+//! A round never blocks and does not allocate. Frames are emitted only here, and their final
+//! verdicts are counted only here. It has no clock: its caller begins a round with the time and
+//! the View.
 
 use datapath::outbox::{Accounting, Originated};
 use datapath::verdict::DeviceIndex;

@@ -1,11 +1,10 @@
 package bgp
 
-// Why a session does not come up.
+// Finds out why a session is not established.
 //
-// GoBGP 4.8 tells of sessions that end, and of a failed attempt in its log alone: not
-// what the router said. The attempt's own goroutine writes that log and waits for its
-// handler, which therefore looks at the router's next message on GoBGP's socket before
-// GoBGP takes it from there.
+// GoBGP 4.8 reports sessions that end; a failed attempt only appears in its log, without the
+// router's answer. The goroutine of the attempt writes that log and waits for the log handler.
+// So the handler can look at the router's next message on GoBGP's socket before GoBGP reads it.
 
 import (
 	"context"

@@ -1,7 +1,7 @@
 package bgp
 
-// What routes to one neighbor carry that routes to another do not: an export
-// policy of GoBGP's, with a statement for each neighbor.
+// Attributes that differ between neighbors: an export policy of GoBGP with one statement for
+// each neighbor.
 
 import (
 	"context"

@@ -1,9 +1,8 @@
 package bgp
 
-// BFD takes packets from its sessions' routers only, and only those with TTL
-// 255: no host off the link can send these (RFC 5881 section 5, RFC
-// 5082). GoBGP 4.8 looks at neither, and listens on every address; the kernel
-// does it instead, by a filter on GoBGP's socket.
+// BFD accepts packets only from the routers of its sessions, and only with TTL 255, which no
+// host beyond the link can send (RFC 5881 section 5, RFC 5082). GoBGP 4.8 checks neither and
+// listens on every address, so the kernel does it, by a filter on GoBGP's socket.
 
 import (
 	"context"

@@ -1,8 +1,8 @@
 package bgp
 
-// What neighbors announce is refused by policy, but GoBGP 4.8 keeps it all the same, so
-// that a policy that changes can be applied to it, and has nothing that comes before. What
-// it may keep is bounded: a session over which more comes ends.
+// Limits the routes kept from neighbors. A policy refuses all of them, but GoBGP 4.8 stores
+// them before the policy applies, so that a changed policy can be applied to them. A session
+// that exceeds the limit is closed.
 
 import (
 	"context"

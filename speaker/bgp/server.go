@@ -1,6 +1,6 @@
 package bgp
 
-// The life of the embedded GoBGP server and its translation from our words.
+// Starts and stops the embedded GoBGP server, and converts our types to its own.
 
 import (
 	"context"

@@ -1,7 +1,7 @@
 package bgp
 
-// GoBGP's own sockets, which it has no interface to, found among this process's
-// descriptors; and the kernel's filter by sender on one.
+// Finds GoBGP's sockets, to which it offers no access, among this process's descriptors, and
+// sets the kernel's filter by sender on one.
 
 import (
 	"encoding/binary"

@@ -1,11 +1,10 @@
 // Package bgp announces routes to the BGP neighbors.
 //
-// It is a sink: Set takes everything that is wanted (our own identity, every
-// neighbor, every route) and finds the difference to what is there. It speaks
-// only: what neighbors announce is refused, and it connects to them, so that it
-// listens on no BGP port.
+// It is a sink: Set takes the whole desired state (our identity, all neighbors, all routes) and
+// determines the difference from the present one. It only announces: routes from neighbors are
+// refused, and it opens all connections itself, so it listens on no BGP port.
 //
-// It does not know why a route is wanted or for how long; the brain does.
+// It does not know why a route is desired or for how long; the brain does.
 package bgp
 
 import (

@@ -1,12 +1,11 @@
-// Package health asks a forwarder whether it forwards, over the socket that
-// is there for nothing else (proto/guideway/forwarder/v1/health.proto).
+// Package health asks a forwarder whether it forwards, over a socket that serves only this
+// purpose (proto/guideway/forwarder/v1/health.proto).
 //
 //	Watch: HealthRequest each 100 ms ─► Answer{Health | Err} ─► report
 //
-// It guarantees that every request ends in exactly one Answer within Timeout,
-// and that the end of the forwarder's process is told at once, not with the
-// next request. It shares nothing with gRPC. Whether an answer is a good one is
-// for package judge to decide.
+// It guarantees that every request gives exactly one Answer within Timeout, and that the end of
+// the forwarder's process is reported at once, not with the next request. It shares nothing
+// with gRPC. Package judge decides whether an answer is a good one.
 package health
 
 import (

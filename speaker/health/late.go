@@ -1,7 +1,7 @@
 package health
 
-// Whether a forwarder that does not answer hangs, or only waits for a processor: its
-// thread that answers is looked at as all others are (threads.go).
+// Whether a forwarder that does not answer hangs or only waits for a processor: its answering
+// thread is examined like all others (threads.go).
 
 import (
 	"errors"

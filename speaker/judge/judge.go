@@ -1,15 +1,15 @@
-// Package judge decides, by a forwarder's answers about its health, whether it
-// forwards, and whether it is slow. The speaker announces by this judgement, and the
-// controller shows it: there is one.
+// Package judge decides from a forwarder's health answers whether it forwards, and whether it
+// is slow. The speaker announces routes by this judgement, and the controller shows it: there
+// is only this one.
 //
 //	Hear(answer) | Lose(reason) | Wait(reason) | HandOver | Check(time) ─► Reason: empty, or what is wrong
 //	                                                                    └► Slow: empty, or what is slow
 //
-// **Invariant:** a machine that is short of processor time is slow, never unwell, but
-// where a peer is known to be well (StarvedMax): else all machines that share their
-// load would withdraw their routes at once.
+// **Invariant:** a machine that lacks processor time is slow, never unhealthy, unless a peer is
+// known to be healthy (StarvedMax). Otherwise all machines that share their load would withdraw
+// their routes at once.
 //
-// It is pure: answers and the time go in.
+// It is pure: answers and the time are its input.
 package judge
 
 import (

@@ -1,8 +1,8 @@
 package vrrp
 
-// What the kernel's filters let through to the sockets: packets that concern our virtual
-// routers and VIPs, so that a flood of others takes no room in a socket. While the link seems
-// to receive nothing, all of ARP and neighbour discovery.
+// The kernel filters of the sockets. They pass packets that concern our virtual routers and
+// VIPs, so that a flood of others takes no room in a socket. While the link seems to receive
+// nothing, they pass all ARP and neighbour discovery.
 
 import (
 	"encoding/binary"

@@ -1,6 +1,6 @@
 package vrrp
 
-// The interface: what it has, and when that changes, or routes do.
+// The interface: its addresses and state, and notice of changes in them or in routes.
 
 import (
 	"encoding/binary"

@@ -1,6 +1,6 @@
 package vrrp
 
-// A packet from each kind of socket, as the event that the election hears.
+// Turns packets from each kind of socket into events for the election.
 
 import (
 	"encoding/binary"

@@ -1,6 +1,6 @@
 package vrrp
 
-// The gateways: next hops of routes over the interface, as the kernel's main table has them.
+// The gateways: next hops of routes over the interface in the kernel's main table.
 
 import (
 	"encoding/binary"

@@ -1,8 +1,8 @@
 package vrrp
 
-// The sockets on one interface: for each family a raw one for advertisements and a packet
-// socket for ARP or neighbour discovery, and those that are members of the VIPs'
-// solicited-node groups.
+// The sockets on one interface: for each address family a raw socket for advertisements and a
+// packet socket for ARP or neighbour discovery, and sockets that join the VIPs' solicited-node
+// groups.
 
 import (
 	"errors"

@@ -1,8 +1,8 @@
-//! Network namespaces for tests: made by name, entered by a thread, and gone
-//! with the value, also when a test panics.
+//! Network namespaces for tests: created by name, entered by a thread, and removed with the
+//! value, also when a test panics.
 //!
-//! A dev-dependency only (`make lint` holds it). Knows nothing of what a test
-//! puts into its namespaces.
+//! A dev-dependency only (`make lint` checks it). Does not know what a test does in its
+//! namespaces.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,6 +1,6 @@
-// Package counters prints a Go program's table of docs/counters.md, from its registry
-// of metrics. The Rust programs print theirs by `examples/*_counters.rs`, and
-// tools/generate.sh puts all of them in their places.
+// Package counters prints a Go program's table for docs/counters.md from its registry of
+// metrics. The Rust programs print theirs by `examples/*_counters.rs`, and tools/generate.sh
+// inserts all of them.
 package counters
 
 import (

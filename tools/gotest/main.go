@@ -1,13 +1,11 @@
-// Gotest runs `go test` with its arguments and keeps its output short without
-// losing what `go test` hides: the names of skipped tests.
+// Gotest runs `go test` with its arguments and shortens its output, but keeps what `go test`
+// hides: the names of skipped tests.
 //
-// It prints what `go test` prints without -v (one line per package, the whole
-// output of failed tests) plus a line per skipped test, how long each lab took
-// that reported it (the attribute lab_seconds), and last what failed tests said
-// themselves, a line each. It appends the skipped tests to
-// the file that SKIPPED_FILE names, and how many tests passed, failed and were
-// skipped, without subtests, to the one that COUNTS_FILE names. Its exit status
-// is go test's.
+// It prints what `go test` prints without -v (one line per package, the whole output of failed
+// tests), a line per skipped test, the duration of each lab that reported one (the attribute
+// lab_seconds), and last the messages of failed tests, one line each. It appends the skipped
+// tests to the file SKIPPED_FILE, and the numbers of passed, failed and skipped tests, without
+// subtests, to the file COUNTS_FILE. Its exit status is that of go test.
 package main
 
 import (

@@ -1,13 +1,13 @@
-// Lint holds the rules of this tree that no ready-made linter knows: which part
-// may depend on which, what the thinking parts may not touch, what must be tested
-// and documented. clippy, vet, staticcheck and revive hold all others.
+// Lint checks the rules of this tree that no existing linter knows: which part may depend on
+// which, what the pure parts may not use, what must be tested and documented. clippy, vet,
+// staticcheck and revive check all others.
 //
 //	go run ./tools/lint [directory]
 //
-// It reads the files that git tracks or would track and prints one line per
-// violation: file, line, what is wrong and what to do. Each check says how many
-// things it looked at, and one that found nothing to look at is itself a
-// violation: a folder that moved must not make a rule pass.
+// It reads the files that git tracks or would track and prints one line per violation: file,
+// line, what is wrong and what to do. Each check reports how many things it looked at. If it
+// found none, that is itself a violation, so that a rule cannot pass because a folder was
+// moved.
 package main
 
 import (

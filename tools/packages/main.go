@@ -1,6 +1,6 @@
-// Command packages makes what people install, from a staged tree for each package
-// (tools/packages.sh): deb and rpm, images for containers, a list of what is inside each
-// (SBOM), and checksums. The same trees give the same bytes.
+// Command packages makes the installable packages from a staged tree for each of them
+// (tools/packages.sh): deb and rpm, container images, a list of the contents of each (SBOM),
+// and checksums. The same trees give the same bytes.
 package main
 
 import (

@@ -1,14 +1,12 @@
-// Soak repeats every test that builds network namespaces, and the lab's
-// scenarios, and lists those that failed: how often of how often, and where
-// the logs of the failed runs are.
+// Soak repeats every test that builds network namespaces, and the lab's scenarios. It lists
+// those that failed, how often of how many runs, and where the logs of the failed runs are.
 //
 //	soak [-times 20] [-minutes 0] [-only REGEXP] [-load 0] [-limit 10m]
 //
-// Everything is built once; bin/ has to be there (`make soak` sees to it).
-// Programs are run one after the other, in rounds, so that a run that is cut
-// short has tried all of them about equally often. With -minutes no program
-// is started that long after the first, and rounds go on until then unless -times is
-// given too. With -load that many busy loops run beside the tests.
+// Everything is built once; bin/ must exist (`make soak` builds it). Programs run one after the
+// other, in rounds, so that an interrupted run has tried all of them about equally often. With
+// -minutes, no program is started later than that after the first, and rounds continue until
+// then unless -times is given, too. With -load, that many busy loops run beside the tests.
 //
 // The exit status is 0 if no test failed in any run, 1 if one did, and 2 if
 // nothing could be run.

@@ -1,7 +1,6 @@
-// Command validateproto writes the descriptors of buf/validate/validate.proto,
-// and of what it imports, to standard output, for protoc's
-// --descriptor_set_in. They are taken from the Go module that enforces the
-// rules, which makes a vendored copy of the .proto unnecessary.
+// Command validateproto writes the descriptors of buf/validate/validate.proto and of its
+// imports to standard output, for protoc's --descriptor_set_in. They come from the Go module
+// that enforces the rules, so no copy of the .proto is needed.
 package main
 
 import (

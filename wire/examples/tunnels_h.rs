@@ -1,5 +1,5 @@
-//! Writes `ebpf/tunnels.h`, by which the eBPF programs recognise tunnels and
-//! route options, from their descriptions: `make generate`.
+//! Writes `ebpf/tunnels.h`, by which the eBPF programs recognise tunnels and route options,
+//! from their descriptions: `make generate`.
 
 use wire::tunnel::{Carrier, route_option};
 use wire::{Encap, Protocol};

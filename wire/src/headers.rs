@@ -1,4 +1,4 @@
-//! A frame's headers, read once: what every later stage goes by.
+//! A frame's headers, read once and used by every later stage.
 
 use crate::error::ParseError;
 use crate::ethernet::{self, EtherType};

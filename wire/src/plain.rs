@@ -1,9 +1,9 @@
-//! Plain packets: whole, without IP options or extension headers, TCP or UDP.
-//! Nearly all are, and nearly all that forwarding needs of one stands at
-//! fixed places then, so it is read in one go. Whatever is unusual in any way
-//! is not plain: [`crate::headers`] reads it, or says what is wrong with it.
+//! Plain packets: complete, TCP or UDP, without IP options or extension headers. Nearly all
+//! packets are plain, and then nearly all that forwarding needs is at fixed places, so it is
+//! read in one go. A packet that is unusual in any way is not plain: [`crate::headers`] reads
+//! it, or reports what is wrong with it.
 //!
-//! Held by a test: on every frame that is plain both agree.
+//! A test checks that both agree on every plain frame.
 
 use crate::flow::{BLOCK_BYTES, FlowKey, SocketV4, Target};
 use crate::headers::PacketMeta;

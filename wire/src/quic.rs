@@ -1,5 +1,5 @@
-//! What every version of QUIC has in common (RFC 8999): where a packet's
-//! destination connection id is.
+//! The part that all versions of QUIC have in common (RFC 8999): the place of a packet's
+//! destination connection id.
 
 /// The id of the connection that a packet is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

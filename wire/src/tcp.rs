@@ -1,4 +1,4 @@
-//! TCP (RFC 9293): only what a load balancer looks at.
+//! TCP (RFC 9293): only the fields that a load balancer uses.
 
 use crate::error::ParseError;
 

@@ -1,6 +1,6 @@
-//! TCP options as far as Multipath TCP's connections are told apart by them
-//! (RFC 8684, and RFC 6824 for version 0; RFC 7323 for timestamps): read once, in one
-//! pass over forty bytes at most.
+//! The TCP options by which connections of Multipath TCP are distinguished (RFC 8684, and RFC
+//! 6824 for version 0; RFC 7323 for timestamps): read once, in one pass over at most forty
+//! bytes.
 //!
 //! ```text
 //!  MP_CAPABLE of a SYN   | 30 | 4 or 12 | subtype 0, version | flags |  v0: client's key (8) |
@@ -8,9 +8,8 @@
 //!  timestamps            |  8 |   10    |         value (4)         |       echo (4)        |
 //! ```
 //!
-//! An option that cannot be, or is there twice, spoils all of them: what the backend's
-//! kernel makes of such a packet cannot be known, so nothing of it may decide where
-//! it goes.
+//! An invalid or repeated option makes all of them invalid: it is unknown how the backend's
+//! kernel treats such a packet, so none of its options may decide where it goes.
 
 use crate::tcp::{Flags, HEADER_BYTES};
 

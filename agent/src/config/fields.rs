@@ -1,5 +1,5 @@
-//! YAML nodes as fields with a path, and what is wrong with them as lines that
-//! name file, line, field and cure. Knows nothing of what the fields mean.
+//! YAML nodes as fields with a path. Errors are lines that name file, line, field and cure.
+//! Does not know what the fields mean.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! This agent's keys: a file that `guideway config backend NAME` prints.
+//! This agent's keys, from a file that `guideway config backend NAME` prints.
 //!
 //! ```yaml
 //! agent: "web-1"
@@ -9,7 +9,7 @@
 //!   "web-2": "64 hexadecimal digits"
 //! ```
 //!
-//! They come from the cluster's secret, which backends do not have.
+//! They are derived from the cluster's secret, which backends do not have.
 
 use std::collections::BTreeMap;
 use std::fmt;

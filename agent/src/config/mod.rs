@@ -1,4 +1,4 @@
-//! The agent's config: one YAML file, read once, into a value that is right.
+//! The agent's config: one YAML file, read once into a valid value.
 //!
 //! ```yaml
 //! interface: eth0
@@ -8,10 +8,10 @@
 //! agents: {web-1: 10.1.0.11, web-2: [10.1.0.12, 2001:db8:1::12]}
 //! ```
 //!
-//! Guarantees: a [`Config`] has at least one load balancer and one VIP, lists
-//! within the program's tables, agents without a shared address, and, where
-//! there are agents, its own name among them. What is wrong is reported all at
-//! once, each problem with its line, its field and its cure.
+//! A [`Config`] is guaranteed to have at least one load balancer and one VIP, lists that
+//! fit the program's tables, agents without a shared address, and, if there are agents, its
+//! own name among them. All errors are reported at once, each with its line, field and
+//! cure.
 
 mod fields;
 mod keys;

@@ -1,4 +1,4 @@
-//! Services with Multipath TCP: `mptcp: [{address: 203.0.113.10, port: 443}]`.
+//! Config of services with Multipath TCP: `mptcp: [{address: 203.0.113.10, port: 443}]`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
-//! The agent that runs here, what it drops now, and what its config says of itself and
-//! of other agents.
+//! Checks the running agent, its present drops, and what its config says about itself and
+//! other agents.
 
 use std::net::IpAddr;
 

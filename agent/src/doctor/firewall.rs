@@ -1,6 +1,6 @@
-//! Whether this machine's own firewall may drop what clients send to a VIP, or what a VIP
-//! answers: base chains of nftables whose policy is drop. Rules are not interpreted, so
-//! nothing here says that a packet passes.
+//! Checks whether this machine's firewall may drop packets from clients to a VIP, or
+//! answers from a VIP: nftables base chains with policy drop. Rules are not interpreted, so
+//! no finding says that a packet passes.
 
 use serde::Deserialize;
 

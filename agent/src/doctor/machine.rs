@@ -1,5 +1,5 @@
-//! What doctor looks at: the kernel's settings, devices, addresses, routes and sockets,
-//! and what the running agent says, each read once. Decides nothing.
+//! Collects doctor's input, each part once: the kernel's settings, devices, addresses,
+//! routes and sockets, and the status of the running agent. Decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

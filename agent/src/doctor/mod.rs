@@ -1,4 +1,4 @@
-//! `guideway-agent doctor`: what usually is wrong on a backend, and what cures it.
+//! `guideway-agent doctor`: finds common faults of a backend, and their cures.
 //!
 //! ```text
 //!  config ──┐
@@ -6,8 +6,8 @@
 //!  kernel, running agent ─► machine ─┘
 //! ```
 //!
-//! A finding that fails is one by which packets are lost, or would be; one that warns
-//! may be right for this backend. A healthy backend has neither.
+//! A finding fails if packets are lost, or would be. It warns if a setting may be right for
+//! this backend. A healthy backend has neither.
 
 mod agents;
 mod firewall;

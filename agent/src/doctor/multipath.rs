@@ -1,4 +1,4 @@
-//! Whether the kernel can do the handshakes of services with Multipath TCP.
+//! Checks whether the kernel can do the handshakes of services with Multipath TCP.
 
 use super::Findings;
 use super::machine::Machine;

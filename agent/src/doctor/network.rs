@@ -1,4 +1,4 @@
-//! Devices, VIPs and the kernel's settings for them.
+//! Checks devices, VIPs and the kernel's settings for them.
 
 use std::net::IpAddr;
 

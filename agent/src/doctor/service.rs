@@ -1,5 +1,5 @@
-//! Whether clients' packets, once out of their tunnel, find a socket here: nothing
-//! listens, or in another network namespace.
+//! Checks whether clients' packets, after decapsulation, find a socket here: nothing may
+//! listen, or only in another network namespace.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

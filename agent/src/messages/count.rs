@@ -1,5 +1,5 @@
-//! How many sockets live in each bucket: by the services that a controller names, and
-//! by the forwarder's own code.
+//! Counts the sockets in each bucket, for the services that a controller names, with the
+//! forwarder's own code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The connections that live here, listed once for all controllers.
+//! Lists the connections that live here, once for all controllers.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

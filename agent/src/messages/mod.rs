@@ -1,5 +1,5 @@
-//! What the agent says to the load balancers' controllers: its complete state, now and
-//! then, and how often they hear it.
+//! Reports to the load balancers' controllers: the agent's complete state, and how often it
+//! is sent.
 //!
 //! ```text
 //!  every connection here ─► its bucket ─► counts ─► datagrams ──UDP──► controller
@@ -7,11 +7,11 @@
 //!                              └── services, nonce, when the next is due ◄─┘
 //! ```
 //!
-//! Each controller has a task, a socket and a session of its own: one that is away or
-//! has another config delays no other. States come each second, so that silence is soon
-//! known; connections are listed once for all controllers, and counted as often as these
-//! want it and takes a hundredth of a processor. Knows no wall clock: what is fresh is decided
-//! by the controller's nonce.
+//! Each controller has a task, a socket and a session of its own: one that is unreachable
+//! or has another config delays no other. States are sent each second, so that silence is
+//! noticed soon. Connections are listed once for all controllers, and counted as often as
+//! they want, but within a hundredth of a processor. Uses no wall clock: the controller's
+//! nonce decides what is recent.
 
 mod count;
 mod listing;

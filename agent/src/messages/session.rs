@@ -1,4 +1,4 @@
-//! What the agent remembers of one controller: which nonce it shows, and what the
+//! The agent's session with one controller: which nonce it presents, and what the
 //! controller's answers say. Pure: datagrams in, datagrams out.
 
 use std::sync::Arc;

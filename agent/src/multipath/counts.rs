@@ -1,5 +1,5 @@
-//! What was done with segments of services with Multipath TCP: counted by the programs,
-//! and by the injector.
+//! Counts what the programs and the injector did with segments of services with Multipath
+//! TCP.
 
 use std::sync::Arc;
 use std::sync::Mutex;

@@ -1,5 +1,5 @@
-//! Switches SYN cookies back when the agent was killed between on and off: a process of
-//! its own, which lives until the agent does not.
+//! Restores the SYN cookie setting if the agent is killed while it is changed: a separate
+//! process, which lives as long as the agent.
 //!
 //! ```text
 //!  agent ── pipe, never written ──► guard: at its end, sysctl tcp_syncookies = 1

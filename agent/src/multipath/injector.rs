@@ -1,5 +1,5 @@
-//! Gives SYNs to the kernel, one at a time, and switches SYN cookies on around those that
-//! are to get a key of the load balancer's.
+//! Passes SYNs to the kernel one at a time, and enables SYN cookies for those that get a
+//! key from the load balancer.
 //!
 //! ```text
 //!  program ─ the ring ─►│ MP_CAPABLE, with a key: tcp_syncookies 2, TUN, 1 │─► kernel
@@ -7,11 +7,12 @@
 //!                       │ no answer after 1, 2, 4, 8 s: again              │
 //! ```
 //!
-//! With a cookie the kernel keeps nothing of the handshake, and takes the key that the
-//! client's ACK echoes for its own. Nor do we, where many are not answered: the program
-//! recognises what it needs in the ACK. It does not repeat the SYN/ACK either, so we have it do
-//! so. A write to the TUN returns when TCP has the SYN: no other SYN of these services can
-//! come between on and off, as all of them come this way.
+//! With a cookie the kernel keeps no state of the handshake, and adopts the key that the
+//! client's ACK echoes. The injector keeps none either while many handshakes are
+//! unanswered: the program finds what it needs in the ACK. The kernel does not repeat a
+//! SYN/ACK with a cookie, so the injector gives it the SYN again. A write to the TUN
+//! returns when TCP has the SYN: no other SYN of these services can come in between, as all
+//! of them take this path.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};

@@ -1,4 +1,5 @@
-//! What the handshakes need of the kernel: looked at when the agent starts, and by doctor.
+//! The handshakes' requirements of the kernel, checked when the agent starts, and by
+//! doctor.
 
 use std::fs::OpenOptions;
 use std::io;

@@ -1,5 +1,5 @@
 //! Services with Multipath TCP (RFC 8684) whose connections get their keys from the load
-//! balancers, on kernels that know nothing of that (MPLB, section 3.1; docs/mptcp.md).
+//! balancers, on kernels that do not support this (MPLB, section 3.1; docs/mptcp.md).
 
 //!
 //! ```text

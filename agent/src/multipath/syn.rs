@@ -1,4 +1,4 @@
-//! A SYN as the injector gets it: an IP packet, whose headers the program has looked at.
+//! A SYN as the injector gets it: an IP packet whose headers the program has checked.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! The tokens of the connections that live here: a new connection must not have the token
-//! of another, and a SYN that joins is the kernel's only if it names one of these.
+//! The tokens of the connections that live here. A new connection must not have the token
+//! of another one, and a joining SYN goes to the kernel only if it names one of them.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};

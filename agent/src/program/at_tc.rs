@@ -1,4 +1,4 @@
-//! The program's tests, of that at traffic control.
+//! Runs the program's tests at traffic control.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The program's tests, of that at XDP.
+//! Runs the program's tests at XDP.
 
 use super::*;
 

@@ -1,5 +1,4 @@
-//! Rules that this agent requests of another one. Pure: datagrams and times in,
-//! datagrams out.
+//! Requests rules from another agent. Pure: datagrams and times in, datagrams out.
 //!
 //! ```text
 //!  wanted ── due ──► datagram ──► answer with the nonce that was shown: granted, again later

@@ -1,4 +1,4 @@
-//! What was done about rules, by name.
+//! Counters about rules, by name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Both sides of the requests for rules, against one another.
+//! Tests both sides of the requests for rules against each other.
 
 use std::time::Duration;
 

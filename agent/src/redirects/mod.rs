@@ -1,14 +1,15 @@
-//! Redirect rules between agents (MPLB, section 3.3; docs/mptcp.md): the agent that has the
-//! bucket of a connection's five-tuple sends on what has no timestamp to the one where the
-//! connection lives by its token.
+//! Redirect rules between agents (MPLB, section 3.3; docs/mptcp.md). The agent in charge of
+//! the bucket of a connection's five-tuple forwards segments without timestamps to the
+//! agent where the connection lives by its token.
 //!
 //! ```text
 //!  programs ─ rule_events, away ─► client ═══ UDP ═══► server ─► redirects ─► programs
 //!  the kernel's connections ─────────┘    of the agent there
 //! ```
 //!
-//! Rules are requested when the kernel has answered a SYN (of clients without timestamps)
-//! and when its client has; refreshed while the connection is listed, and ended after.
+//! A rule is requested when the kernel has answered a SYN of a client without timestamps,
+//! and when that client has answered. It is refreshed while the connection is listed, and
+//! removed afterwards.
 
 mod client;
 mod counts;

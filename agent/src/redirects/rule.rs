@@ -1,4 +1,4 @@
-//! Rules in messages between agents (docs/formats.md):
+//! The encoding of rules in messages between agents (docs/formats.md):
 //!
 //! ```text
 //! action 1 | family 1 | client's port 2 | VIP's port 2 | client 4 or 16 | VIP 4 or 16

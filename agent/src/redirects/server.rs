@@ -1,11 +1,11 @@
-//! Rules that other agents request of this one. Pure: datagrams and times in, rules and
-//! answers out.
+//! Handles rules that other agents request from this one. Pure: datagrams and times in,
+//! rules and answers out.
 //!
-//! A request counts if it shows the nonce of its sender's session, and a higher sequence
-//! than the one before. Another whose nonce is the one that would begin the next session
-//! begins it; any other is answered by that nonce. It is a function of a key that is drawn
-//! at the start, the sender's name and boot, and how many sessions it has had: no recorded
-//! request is of use after a restart of either side.
+//! A request is accepted if it presents the nonce of its sender's session, and a higher
+//! sequence number than the previous one. A request with the nonce that would begin the
+//! next session begins it. Any other is answered with that nonce, which is a function of a
+//! key drawn at the start, the sender's name and boot, and its number of sessions so far:
+//! no recorded request can be used after a restart of either side.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};

@@ -1,14 +1,14 @@
-//! `guideway-agent setup`: sets a server up by what `guideway config backend NAME` prints, keeps
-//! it over reboots, and takes it back.
+//! `guideway-agent setup`: sets up a server from the output of `guideway config backend
+//! NAME`, keeps the set-up across reboots, and undoes it.
 //!
 //! ```text
 //!  printed ─► Script ─► settings remembered ─► written beside ─► run ─► put in place ─► unit enabled
 //!                                                                 │ fails: taken back
 //! ```
 //!
-//! Nothing changes before the new script and the former settings are on disk. A script that fails
-//! is taken back, and the one before it, if there is one, runs again. Whether or not the server
-//! has an agent is the script's affair.
+//! Nothing changes before the new script and the previous settings are on disk. A script
+//! that fails is undone, and the previous one, if there is one, runs again. Whether the
+//! server has an agent is decided by the script.
 
 mod places;
 mod script;

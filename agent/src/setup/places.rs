@@ -1,4 +1,4 @@
-//! Where a set-up lies on a machine, and how it is run.
+//! The files of a set-up on a machine, and how it is run.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! The script that `guideway config backend NAME` prints (cli/config/backend.go): commands
-//! for a shell, and behind `undo` those that take them back, one in each line.
+//! The script that `guideway config backend NAME` prints (cli/config/backend.go): shell
+//! commands, and after `undo` those that undo them, one in each line.
 
 const FIRST: &str = "# Sets up the backend ";
 const UNDO: &str = "if [ \"${1-}\" = undo ]; then";

@@ -1,7 +1,6 @@
-//! What the running agent does, as it says itself: for `guideway-agent status`, and for
-//! `doctor`.
+//! The running agent's status, for `guideway-agent status` and `doctor`.
 //!
-//! It is served on a unix socket (socket.rs); nothing is read from who connects.
+//! It is served on a unix socket (socket.rs); nothing is read from its clients.
 
 mod socket;
 

@@ -1,8 +1,8 @@
-//! The socket that the status is read from: in a directory of root's, where nobody else
-//! can take its place, connect to it or see it.
+//! The socket for reading the status. It is in a directory that belongs to root, where
+//! nobody else can replace it, connect to it or see it.
 //!
-//! Its name has the network namespace and the interface, as agents of several namespaces
-//! have one directory.
+//! Its name contains the network namespace and the interface, because agents of several
+//! namespaces share one directory.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::linux::net::SocketAddrExt;

@@ -1,5 +1,5 @@
-//! `guideway-agent doctor` and `status` on a backend in a namespace: it is well, then
-//! each thing is made wrong for real, found, and cured as doctor says. Needs root.
+//! `guideway-agent doctor` and `status` on a backend in a namespace. The backend is healthy at
+//! first; then each fault is made for real, found, and cured as doctor says. Needs root.
 //!
 //! ```text
 //!  network: load balancer 10.66.0.1, agent b 10.66.0.3  ══ veth ══  backend: agent a 10.66.0.2

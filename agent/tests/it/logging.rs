@@ -1,4 +1,4 @@
-//! What the log looks like where it goes.
+//! The log's format, for each kind of destination.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

@@ -7,8 +7,8 @@
 //!      lb ──┘   VIPs are routed to lb └── b: agent, server
 //! ```
 //!
-//! The load balancer is a thread: it reads the client's packets and sends them
-//! on in Geneve, to the agent and with the addresses that the test sets.
+//! The load balancer is a thread: it reads the client's packets and sends them on in Geneve, to
+//! the agent and with the addresses that the test sets.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,5 +1,5 @@
-//! Connections of real kernels through a load balancer that is this test: it selects
-//! nothing, but looks at the bits by which a real one would. Needs root.
+//! Connections of real kernels through a load balancer that is this test: it selects nothing,
+//! but checks the bits by which a real one would. Needs root.
 //!
 //! ```text
 //!  client ══ veth ══ lb ══ veth ══ backend: VIPs on lo, the agent

@@ -1,6 +1,6 @@
-//! What buckets do where figures 11 and 12 compare tables. The controller alone
-//! assigns buckets, in Go: its tests count (`controller/buckets/figures_test.go`),
-//! and what they counted is read here.
+//! Buckets' results for figures 11 and 12. Only the controller assigns buckets, in Go, so
+//! its tests count (`controller/buckets/figures_test.go`), and this module reads their
+//! results.
 
 use serde::Deserialize;
 

@@ -1,23 +1,21 @@
-//! Figure 7: how evenly connections spread over endpoints in the course of a
-//! day.
+//! Figure 7: how evenly connections are spread over endpoints during a day.
 //!
-//! The paper (5.1) measured 458 endpoints in production and gives neither
-//! their rates nor their clients, so this is a model of arrivals, with the
-//! real hash and the real table in the middle:
+//! The paper (5.1) measured 458 endpoints in production. It gives neither their rates nor
+//! their clients, so this is a model of arrivals with the real hash and the real table:
 //!
 //! ```text
 //!  day's curve ─► arrivals ─► five-tuples ─► FlowHash ─► Maglev table ─► connections per endpoint and 5 minutes
 //! ```
 //!
 //! - The rate over the day is 1 - a cos: lowest at 4 o'clock, highest at 16.
-//! - Arrivals are independent of one another: a fixed number of possible
-//!   connections per interval, each of which comes with the probability that
-//!   the curve has then. Counts of one endpoint are Poisson to within 1/458.
+//! - Arrivals are independent of each other: in each interval a fixed number of possible
+//!   connections each happen with the probability given by the curve. The counts of one
+//!   endpoint follow a Poisson distribution to within 1/458.
 //! - Each connection has a random client address and an ephemeral port.
 //! - All endpoints are equal, up, and in one pool.
 //!
-//! The rate per endpoint is a parameter, as nothing in the paper says it; the
-//! spread is told for several.
+//! The rate per endpoint is a parameter, because the paper does not give it; results are
+//! shown for several.
 
 use std::fmt::Write;
 

@@ -1,8 +1,8 @@
-//! The two hashing methods that the paper compares with Maglev's (5.3), each
-//! populating a lookup table as Maglev does: entry → backend.
+//! The two hashing methods that the paper compares with Maglev's (5.3), each filling a
+//! lookup table as Maglev does: entry → backend.
 //!
-//! Hash values are random functions of names; where the originals leave open
-//! how a *table* is made of them, that is said here.
+//! Hash values are random functions of names. Where the original papers do not say how to
+//! make a *table*, the choice is explained here.
 
 use crate::random::mix;
 

@@ -1,11 +1,10 @@
-//! The Maglev paper's evaluation (section 5), redone with our own code; and the MPLB
+//! The Maglev paper's evaluation (section 5), repeated with our own code, and the MPLB
 //! paper's ([`mplb`]).
 //!
-//! Each figure is a function from options to a [`report::Report`]: a text
-//! table with the paper's values beside ours, and a plot. What is counted
-//! ([`figure_7`], [`figure_11`], [`figure_12`], [`tracking`]) depends on the
-//! options only, the same on every machine, and is held by a test; what is
-//! measured is labelled with the machine.
+//! Each figure is a function from options to a [`report::Report`]: a text table with the
+//! paper's values next to ours, and a plot. What is counted ([`figure_7`], [`figure_11`],
+//! [`figure_12`], [`tracking`]) depends only on the options, is the same on every machine,
+//! and is checked by a test; measurements are labelled with the machine.
 #![forbid(unsafe_code)]
 
 pub mod buckets;

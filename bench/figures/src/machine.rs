@@ -1,4 +1,4 @@
-//! What a measurement is labelled with, and the clock it is taken by.
+//! The machine's description, as the label of measurements, and the clock for them.
 
 use std::fs;
 use std::thread;

@@ -1,5 +1,5 @@
-//! The backends of an experiment: names that differ from seed to seed, so
-//! that every seed is another draw of all hash functions.
+//! The names of an experiment's backends. They differ from seed to seed, so that every seed
+//! is a new draw of all hash functions.
 
 use plan::select::maglev::Candidate;
 

@@ -1,4 +1,4 @@
-//! What a figure prints: a text, and a plot of the same numbers.
+//! The output of a figure: a text, and a plot of the same numbers.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! What is told about many numbers.
+//! Summaries of many numbers.
 
 /// The middle and the ends of several numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]

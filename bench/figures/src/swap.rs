@@ -1,9 +1,9 @@
-//! How long packets wait while the plan is changed under them.
+//! How long packets wait while the plan is replaced.
 //!
-//! The forwarder's own engine, its worker on a queue in memory: frames come
-//! in batches at a fixed rate, whether or not the worker has taken the last
-//! one, and each batch's delay is from when it was due to when it was sent.
-//! Meanwhile another thread, in turns:
+//! It runs the forwarder's own engine, with a worker on a queue in memory. Frames arrive in
+//! batches at a fixed rate, whether or not the worker has taken the last one; a batch's
+//! delay is the time from when it was due until it was sent. Meanwhile another thread
+//! alternates:
 //!
 //! ```text
 //!  nothing                      what the machine does to a packet by itself
@@ -11,9 +11,9 @@
 //!  makes plans and swaps them   and what the swap does
 //! ```
 //!
-//! What else runs on the core delays packets too, in all three alike. So the
-//! worker's own processor time from taking a batch to sending it is told
-//! beside: a swap that cost the worker time would show there.
+//! Everything else that runs on the core delays packets too, in all three cases alike. So
+//! the worker's own processor time for each batch is shown as well: a swap that costs the
+//! worker time would show there.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,11 +1,9 @@
-//! How many connections a table keeps track of, and how often two of them
-//! share an entry.
+//! How many connections a table can track, and how often two of them share an entry.
 //!
-//! The table's arithmetic says: 99 % of a million connections in 16 MiB,
-//! 99.9 % in 32 MiB, and a flow takes another's entry for its own with a
-//! chance of less than one in a million. Here connections are opened by real
-//! packets through the journey, and the chance is counted on flows that
-//! no client opened:
+//! By the table's arithmetic: 99 % of a million connections in 16 MiB, 99.9 % in 32 MiB,
+//! and a flow takes another's entry for its own with a probability of less than one in a
+//! million. Here real packets open connections through the whole journey, and the
+//! probability is counted on flows that no client opened:
 //!
 //! ```text
 //!  SYN, a tick later ACK ─► all connections so far send once more: how many find their entry?

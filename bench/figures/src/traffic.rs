@@ -1,4 +1,4 @@
-//! Frames of as many connections as one likes.
+//! Frames of any number of connections.
 
 use guideway_bench::traffic::Segment;
 

@@ -1,5 +1,5 @@
-//! What is counted, not measured, comes out the same on every machine: small
-//! runs of figures 7, 11, 12 and of tracking against kept texts, exactly.
+//! Results that are counted, not measured, are the same on every machine: compares small runs
+//! of figures 7, 11, 12 and of tracking with stored texts, exactly.
 //!
 //! `UPDATE_FIGURES=1 cargo test -p guideway-figures` rewrites them; review
 //! the diff. A change of a table, of the flow hash or of the model shows here.

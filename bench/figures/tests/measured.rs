@@ -1,6 +1,5 @@
-//! What is measured is not compared with anything, but it has to be measured:
-//! small runs come to their end, with every packet forwarded as the figure
-//! says (checked by the counters) and a line for every kind.
+//! Measurements are not compared with anything, but must work: small runs complete, with every
+//! packet forwarded as the figure says (checked by the counters) and a line for every kind.
 
 use std::io::Write;
 use std::path::PathBuf;

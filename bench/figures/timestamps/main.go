@@ -1,7 +1,7 @@
-// Timestamps is the MPLB paper's "timestamp evaluation": the throughput of one connection
-// of Multipath TCP over one path, through a load balancer, with and without the thirteen
-// bits in the server's timestamps, at delays of 1 to 500 ms and losses of 0.01 to 5 %, in
-// turns, each in a lab of its own. As root:
+// Timestamps is the MPLB paper's "timestamp evaluation": it measures the throughput of a
+// Multipath TCP connection over one path through a load balancer, with and without the 13
+// bits in the server's timestamps. Delays are 1 to 500 ms and losses 0.01 to 5 %;
+// measurements alternate, each in a lab of its own. As root:
 //
 //	make figures FIGURES=mplb-timestamps
 package main

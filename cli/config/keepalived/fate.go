@@ -1,6 +1,6 @@
 package keepalived
 
-// What becomes of keywords that are nothing in our configuration.
+// What happens to keywords that have no counterpart in our configuration.
 
 import (
 	"strings"

@@ -2,10 +2,10 @@
 //
 //	files ─► lines (includes, conditions, parameters) ─► blocks ─► services, pools, checks, and notes
 //
-// It guarantees that whatever differs in ours, is left out of it or means nothing there has a note
-// with its place, and after Settle that the configuration is one that `config check` takes. It
-// opens files only through the functions that the caller supplies; it runs no script and asks no
-// network. What it knows of the format is keepalived.conf(5) of keepalived 2.3.
+// It guarantees that each difference, omission or meaningless statement is noted with its
+// place, and that after Settle `config check` accepts the configuration. It opens files
+// only through functions that the caller supplies, runs no script and uses no network. The
+// format is that of keepalived.conf(5), keepalived 2.3.
 package keepalived
 
 import (

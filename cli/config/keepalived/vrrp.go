@@ -1,7 +1,7 @@
 package keepalived
 
-// What keepalived says of VRRP. It is not converted but told, with the `vrrp` that does the
-// same: a machine with it would take the VIPs from keepalived when it starts.
+// keepalived's VRRP settings. They are not converted, but an equivalent `vrrp` is printed:
+// a machine that had it would take the VIPs from keepalived as soon as it starts.
 
 import (
 	"fmt"

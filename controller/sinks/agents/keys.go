@@ -1,7 +1,7 @@
 package agents
 
-// The keys of a backend's agent. All come from the cluster's secret, and none leads
-// back to it, or to another agent's.
+// The keys of a backend's agent. All are derived from the cluster's secret, and none
+// reveals it, or another agent's keys.
 
 import (
 	"crypto/hmac"

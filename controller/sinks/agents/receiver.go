@@ -1,11 +1,11 @@
-// Package agents receives what the agents of backends say of their sockets.
+// Package agents receives the reports of backends' agents about their sockets.
 //
 //	agents ──UDP──► session ─► sink(State)
 //	   ▲               │
 //	   └── answer ◄────┘   nonce, when the next is due, services
 //
-// Guarantees are those of sessions (controller/sinks/session). It decides nothing: what a
-// State means is the brain's.
+// Its guarantees are those of sessions (controller/sinks/session). It makes no decisions:
+// the brain interprets a State.
 package agents
 
 import (

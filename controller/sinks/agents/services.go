@@ -1,6 +1,6 @@
 package agents
 
-// What agents are told of the services, and the counts that they send by it.
+// The services as described to agents, and the counts that agents send for them.
 
 import (
 	"crypto/sha256"

@@ -1,7 +1,7 @@
 package fleet
 
-// Every live machine checks a config before it becomes current: it is offered by a
-// key that they watch, and each answers by its own key.
+// Every live machine checks a config before it becomes current: the config is offered under
+// a key that all machines watch, and each answers under its own key.
 
 import (
 	"context"

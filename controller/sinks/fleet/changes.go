@@ -1,7 +1,8 @@
 package fleet
 
-// Drains of all machines where there is no etcd: each change of one is told to all peers, and
-// of each thing the latest counts, so all come to have the same in whatever order they hear.
+// Drains that apply to all machines, without etcd: each change is sent to all peers, and
+// for each object the latest change applies, so all machines end up with the same drains,
+// in whatever order they hear of them.
 
 import (
 	"cmp"

@@ -1,7 +1,7 @@
 package fleet
 
-// The connection to etcd: made when it is needed, and made anew, with what its
-// files hold then, after a failure.
+// The connection to etcd: made when needed. After a failure it is made again, with the
+// present contents of its files.
 
 import (
 	"context"

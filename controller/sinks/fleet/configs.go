@@ -1,6 +1,6 @@
 package fleet
 
-// Configs as etcd holds them: read, stored, listed.
+// Reads, stores and lists configs in etcd.
 
 import (
 	"context"

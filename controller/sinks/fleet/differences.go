@@ -1,6 +1,6 @@
 package fleet
 
-// Machines that choose different backends for the same flows.
+// Finds machines that choose different backends for the same flows.
 
 import (
 	"fmt"

@@ -1,7 +1,7 @@
 package fleet
 
-// Drains that all machines follow: a key for each drained backend or service. Like
-// `current` they are watched, and read every few seconds besides.
+// Drains that all machines follow: one key for each drained backend or service. Like
+// `current` they are watched, and also read every few seconds.
 
 import (
 	"cmp"

@@ -1,7 +1,7 @@
 package fleet
 
-// Fingerprints by which machines are compared: equal ones choose the same
-// backends for the same flows.
+// Fingerprints for comparing machines: machines with equal ones choose the same backends
+// for the same flows.
 
 import (
 	"cmp"

@@ -1,8 +1,8 @@
 package fleet
 
-// Following `current`. It is read every few seconds and whenever a watch says
-// that it changed: the watch makes it fast, the reading makes it certain, because
-// a watch may be behind a compaction, cut off, or of an etcd that was restored.
+// Follows `current`. It is read every few seconds, and whenever a watch reports a change.
+// The watch makes this fast; the reads make it reliable, because a watch may lag behind a
+// compaction, be cut off, or belong to an etcd that was restored.
 
 import (
 	"context"

@@ -1,5 +1,5 @@
-// Package fleet is what the machines of a cluster share, in etcd: the config, and
-// which machines there are.
+// Package fleet has the data that the machines of a cluster share in etcd: the config, and
+// the list of machines.
 //
 //	/guideway/<cluster>/current                      which generation is to run
 //	/guideway/<cluster>/config/<generation>/<part>   its text, by zstd, in parts
@@ -13,12 +13,15 @@
 //	/guideway/<cluster>/verdicts/<name>              what a live controller finds of backends
 //	/guideway/<cluster>/acknowledgements/<name>      which maps a machine's forwarder runs
 //
-// It guarantees that a generation's text, once `current` names it, never changes,
-// that of two who apply at once one is refused, that text which does not match its
-// digest is not handed on, that a machine's key is written by that machine alone,
-// and that a bucket map is replaced by the leader, who has seen it. It does not know
-// what a machine makes of a config, and nothing that it finds of other machines changes
-// what this one forwards or announces, but for bucket maps and drains.
+// It guarantees:
+//   - A generation's text never changes once `current` names it.
+//   - If two clients apply a config at once, one is refused.
+//   - Text that does not match its digest is not passed on.
+//   - A machine's key is written only by that machine.
+//   - A bucket map is replaced only by the leader, after it has seen that map.
+//
+// It does not know what a machine does with a config. Nothing found there about other
+// machines changes what this one forwards or announces, except bucket maps and drains.
 package fleet
 
 import (

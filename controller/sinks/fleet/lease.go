@@ -1,6 +1,6 @@
 package fleet
 
-// Leases: what is stored by one is gone some seconds after its holder is.
+// Leases: data stored with one disappears some seconds after its holder does.
 
 import (
 	"context"

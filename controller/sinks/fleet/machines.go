@@ -1,7 +1,6 @@
 package fleet
 
-// The machines of the cluster as etcd has them: read by all, each written by
-// itself.
+// The machines of the cluster in etcd: all read them, and each writes its own.
 
 import (
 	"context"

@@ -1,8 +1,8 @@
 package fleet
 
-// Bucket maps that the machines share: what this one says of them is brought to etcd,
-// what etcd holds is handed on. One goroutine does both, so what is wanted and what
-// was seen are compared in one place.
+// Bucket maps that the machines share: what this one reports about them is written to etcd,
+// and what etcd holds is passed on. One goroutine does both, so desired and actual data are
+// compared in one place.
 //
 //	Set(*brain.Agreement) ─► compared with what was read ─► transactions ─► etcd
 //	sink(brain.AgreementSeen) ◄── read, then watched, and compared every 5 s ◄┘

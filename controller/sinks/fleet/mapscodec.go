@@ -1,6 +1,6 @@
 package fleet
 
-// Values of bucket maps' keys, to and from what package agreement has.
+// Converts the values of bucket maps' keys to and from the types of package agreement.
 
 import (
 	"errors"

@@ -1,7 +1,7 @@
 package fleet
 
-// Registering this machine for as long as its controller lives, and again
-// whenever something changed that others should know.
+// Keeps this machine registered while its controller is alive, and updates the registration
+// when something changes that others should know.
 
 import (
 	"context"

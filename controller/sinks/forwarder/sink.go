@@ -1,18 +1,18 @@
-// Package forwarder keeps this machine's forwarder on the wanted plan.
+// Package forwarder keeps this machine's forwarder on the desired plan.
 //
 //	Set(plan) ─► newest wanted plan ─► SetPlan ─► PlanAccepted | PlanRefused | PlanPostponed
 //	GetStatus each 100 ms ─► ForwarderStatus | ForwarderDisconnected
 //	Watch ─► ForwarderHandingOver
 //
-// It is a sink: Set takes the whole plan, a reconnect says it again. It does
-// not know what a plan means, nor whether the forwarder is well: gRPC may be
-// slow or its connection gone while packets flow (see package health).
+// It is a sink: Set takes the whole plan, and a reconnect sends it again. It does not
+// interpret the plan, and does not decide whether the forwarder is healthy: gRPC may be
+// slow or disconnected while packets flow (see package health).
 //
-// A planned hand-over from one process to the next is told apart from a death:
-// the forwarder says so over the watch before anything else happens to it.
+// A planned hand-over between two processes is distinguished from a crash: the forwarder
+// announces it over the watch before anything else happens.
 //
-// Order: the first event of every connection is ForwarderConnected with the plan that
-// runs there, and no plan is pushed over it before that.
+// Order: the first event of every connection is ForwarderConnected with the running plan,
+// and no plan is pushed before it.
 package forwarder
 
 import (

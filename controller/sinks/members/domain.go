@@ -1,6 +1,7 @@
 package members
 
-// A domain name's records as members: addresses, or the addresses of SRV records' targets.
+// Turns a domain name's records into members: addresses, or the addresses of SRV records'
+// targets.
 
 import (
 	"cmp"

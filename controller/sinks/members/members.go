@@ -1,10 +1,10 @@
-// Package members reads what pools take their members from: files and DNS.
+// Package members reads pools' members from files and DNS.
 //
 //	Set(config) ─► one loop per pool with a source ─► read ─► brain.MembersRead
 //
-// It is a sink: Set takes every pool and finds the difference; a pool whose source stays
-// is not asked anew. Each read gives a full set, or the reason why there is none. What
-// becomes of it is the brain's.
+// It is a sink: Set takes all pools and determines the difference; a pool with an unchanged
+// source is not read again for it. Each read gives a full set, or the reason why there is
+// none. The brain decides what happens with it.
 package members
 
 import (

@@ -1,6 +1,6 @@
 package members
 
-// A stub resolver (RFC 1035), because the system's tells no TTL.
+// A stub resolver (RFC 1035), because the system's resolver does not return the TTL.
 
 import (
 	"bufio"

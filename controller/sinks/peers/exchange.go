@@ -1,12 +1,12 @@
-// Package peers has what load balancers without etcd say to each other: each second, each
-// sends each of its peers what etcd would hold of it.
+// Package peers exchanges messages between load balancers without etcd: each second, each
+// sends to each of its peers what it would otherwise store in etcd.
 //
 //	describe ─► PeerStatus ──UDP──► session ─► heard, by name
 //	   each second, to each peer        └─ answer: nonce
 //
-// Guarantees are those of sessions (controller/sinks/session); of what a peer says the
-// lengths are bounded, and its text is cut and quoted; drains are handed on as they came.
-// It decides nothing.
+// Its guarantees are those of sessions (controller/sinks/session). The lengths of a peer's
+// message are limited, and its text is cut and quoted; drains are passed on unchanged. It
+// makes no decisions.
 package peers
 
 import (

@@ -1,7 +1,7 @@
 package prober
 
-// The machine's own gateway: asked, so that a machine whose uplink is gone can
-// find that it is cut off itself, and not all of its backends down.
+// Probes the machine's own gateway, so that a machine with a dead uplink finds that it is
+// cut off itself, and not that all of its backends are down.
 
 import (
 	"context"

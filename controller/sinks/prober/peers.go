@@ -1,14 +1,14 @@
 package prober
 
-// Peers: the other load balancers, asked through the tunnel by which fragments
-// are redirected to them; and other clusters, by that by which packets are
-// spilled to them.
+// Probes peers, the other load balancers, through the tunnel by which fragments are
+// redirected to them; and other clusters through the one by which packets are spilled to
+// them.
 //
 //	us ══ GRE, once more permitted ══► the peer's forwarder ── unwraps ──► echo request to a VIP
 //	us ◄────────────── echo reply from the VIP ─────────────────────────────── answers
 //
-// Only a forwarder that has us for a peer (or encapsulator) and that VIP in its
-// plan answers: the machine's kernel knows neither.
+// Only a forwarder with this machine as a peer (or encapsulator) and with that VIP in its
+// plan answers; its machine's kernel has neither.
 
 import (
 	"context"

@@ -1,11 +1,11 @@
-// Package prober asks backends whether they live, each by its own schedule.
+// Package prober probes backends, each on its own schedule.
 //
 //	Set(probes) ─► one schedule per probe ─► slot ─► attempt ─► Results()
 //
-// It is a sink: Set takes every probe that is wanted and finds the difference
-// to those that run; one that stays keeps its schedule. Equal ones are
-// one. It judges a single probe only; rise, fall and all that follows from a
-// verdict is the brain's.
+// It is a sink: Set takes all desired probes and determines the difference from the running
+// ones; a probe that stays keeps its schedule, and equal probes are merged. It judges a
+// single probe only; the brain applies rise and fall, and decides what follows from a
+// verdict.
 package prober
 
 import (

@@ -1,11 +1,11 @@
 package prober
 
-// Probes through the tunnels: sent to a VIP with a mark, by which the kernel hands
-// them to the forwarder, from a port that names backend and encapsulation.
+// Probes through tunnels: sent to a VIP with a mark, by which the kernel passes them to the
+// forwarder, from a port that identifies backend and encapsulation.
 //
 //	the plan has the port ─► packets leave by gw-probe ─► probe ─► failed: does the backend answer directly?
 //
-// What this machine itself could not send is no verdict on the backend.
+// If this machine could not send a probe, that is no verdict on the backend.
 
 import (
 	"cmp"

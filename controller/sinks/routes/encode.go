@@ -1,6 +1,6 @@
 package routes
 
-// From the brain's words to the speaker's.
+// Converts the brain's types to the speaker's messages.
 
 import (
 	"path/filepath"

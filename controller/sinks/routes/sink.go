@@ -1,11 +1,11 @@
-// Package routes keeps the speaker on the wanted routes.
+// Package routes keeps the speaker on the desired routes.
 //
 //	Set(desired) ─► newest desired ─► Set
 //	Poll each 100 ms ─► SpeakerConnected | SpeakerLost | NeighborState
 //
-// It is a sink: Set takes the whole desired state, and whenever the speaker has
-// another one (it was restarted, or the former controller's is there) it is
-// simply said again. The speaker takes polls for the controller's sign of life.
+// It is a sink: Set takes the whole desired state. If the speaker has a different one (it
+// was restarted, or still has that of the previous controller), it is sent again. To the
+// speaker, polls show that the controller is alive.
 package routes
 
 import (

@@ -1,14 +1,14 @@
-// Package session has the one session by which states come from where they are to where
-// they are needed: from the agents of backends to controllers, and between controllers.
+// Package session has the session protocol by which states are sent: from agents on
+// backends to controllers, and between controllers.
 //
 //	sender ──UDP──► socket ─► parse ─► authenticate ─► session ─► assemble ─► take(bodies)
 //	   ▲                                                               │
 //	   └──────────────────────── answer: nonce ◄───────────────────────┘
 //
-// Guarantees: a state was sent by the sender that it names, in full, after every one that
-// was taken of that sender before, and to this receiver. What is bounded: senders by the
-// config, datagrams for each of them a second, parts of a state. It does not know what is
-// in a state.
+// It guarantees that a state was sent by the sender that it names, to this receiver,
+// completely, and after all states accepted from that sender before. Limited are: senders
+// by the config, datagrams per second from each of them, parts of a state. It does not know
+// what is in a state.
 package session
 
 import (

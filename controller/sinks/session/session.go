@@ -1,6 +1,6 @@
 package session
 
-// What a receiver remembers of one sender, so that no old message counts again.
+// A receiver's memory of one sender, so that no old message counts again.
 //
 //	sender                              receiver
 //	  state, nonce 0          ───►        challenged: nothing is taken from it
@@ -9,9 +9,9 @@ package session
 //	                          ◄───        before are worth nothing from now on
 //	  state, sequence + 1     ───►        accepted
 //
-// Nonces are a function of a key that a receiver draws at its start, so what was
-// recorded before is refused after it, too; and repeating old messages makes
-// the receiver remember nothing.
+// Nonces are a function of a key that a receiver draws at its start, so messages recorded
+// before are refused afterwards, too; and repeating old messages does not make the receiver
+// store anything.
 
 import (
 	"crypto/hmac"

@@ -1,6 +1,6 @@
-// Package sinkconn is a sink's connection to another process of this machine, by
-// gRPC over its Unix socket. The process need not be there yet, and may come and go:
-// a sink polls each interval, and at once when it is woken.
+// Package sinkconn is a sink's connection to another process of this machine, by gRPC over
+// its Unix socket. The process need not be running yet, and may restart: a sink polls at
+// each interval, and at once when it is woken.
 package sinkconn
 
 import (

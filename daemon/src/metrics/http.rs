@@ -1,5 +1,4 @@
-//! A very small HTTP/1.1 server for scrapers: GET /metrics, one request per
-//! connection, nothing else.
+//! A minimal HTTP/1.1 server for scrapers: GET /metrics, one request per connection.
 
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Metrics in Prometheus' text format, written at scrape from plain numbers.
+//! Metrics in Prometheus' text format, written at each scrape from plain numbers.
 //!
 //! A program lists its metrics once (`define_metrics!`); the page that it serves and
-//! docs/counters.md are made of that list. There is no registry of values: the numbers
-//! live with who counts, and are needed by name at a scrape alone.
+//! docs/counters.md are made from that list. There is no registry of values: each number
+//! belongs to the code that counts it, and gets its name only at a scrape.
 
 pub mod http;
 mod shared;

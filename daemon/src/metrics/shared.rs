@@ -1,5 +1,5 @@
-//! The page as all who request it within a second share it: made once, by one
-//! thread that may wait, whatever the number of clients.
+//! The metrics page, shared by all who request it within a second: one thread, which may wait,
+//! makes it once, whatever the number of clients.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! What the kernel's program hashes flows by, as nic/bpf/flow_hash.h has it: AES-128
-//! (FIPS 197) as tables, for it has no instruction for that, and the keys of its rounds.
+//! AES-128 (FIPS 197) as tables, with its round keys, for the flow hash in the kernel's program
+//! (nic/bpf/flow_hash.h), which has no instruction for it.
 //!
-//! How long a table's look-up takes depends on the key, as it does not where a processor
-//! has the instruction. Who could tell by that, packet by packet, on the machine where
-//! they are counted, needs no key to aim at a bucket.
+//! The time of a table lookup depends on the key, unlike that of the processor's instruction.
+//! But a person who can measure that, packet by packet, on the machine where packets are
+//! counted, needs no key to aim at a bucket.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,8 +1,8 @@
-//! A worker's regions: one for each device whose filter has a cache, because each filter
-//! reads the entries of its own queue.
+//! A worker's regions: one for each device whose filter has a cache, because each filter reads
+//! the entries of its own queue.
 //!
-//! A flow is entered where its packets come in. Where it ends, its entries go from all:
-//! its packets may have come another way before.
+//! A flow is entered where its packets arrive. When it ends, its entries are removed from all
+//! regions: earlier packets may have arrived by another device.
 
 use plan::ServiceId;
 use wire::FlowKey;

@@ -1,4 +1,4 @@
-//! How often regions are swept, and which flows that is often enough for.
+//! How often regions are swept, and the flows for which that is often enough.
 
 /// The whole region is swept in this time.
 pub const SWEEP_MS: u64 = 10_000;

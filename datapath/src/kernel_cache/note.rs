@@ -1,8 +1,8 @@
-//! What a worker enters into the cache and takes out of it, packet by packet.
+//! What a worker enters into the cache and removes from it, packet by packet.
 //!
-//! A flow is in it while data changes nothing in its connection's own entry: in the tick in
-//! which that is made, so that short connections have most of their packets sent by the
-//! kernel; and from the packet on that confirms it.
+//! A flow is in the cache while data packets change nothing in its connection's own entry: in
+//! the tick in which that entry is made, so that the kernel sends most packets of short
+//! connections; and from the packet that confirms it.
 
 use plan::Matched;
 use wire::{FlowKey, Frame, PacketMeta, Protocol, tunnel};

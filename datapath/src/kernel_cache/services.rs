@@ -1,22 +1,22 @@
-//! Stateless services in the kernel: what their buckets are sent by. Written by the control
-//! thread alone, as targets are ([`super::targets`]).
+//! Stateless services in the kernel: the target of each of their buckets. Only the control
+//! thread writes them, like targets ([`super::targets`]).
 //!
 //! ```text
 //!  a packet's destination ─► service: first, count, layout ─► bucket: layout, target
 //!                            (a map)                          (a word each)
 //! ```
 //!
-//! A packet of such a service is decided by its bucket alone, so a word for each bucket is
-//! a copy of all decisions about its packets; no flow is entered. Zero where it is more
-//! than the bucket that decides, or that agents are to be told: user space's.
+//! A packet of such a service is decided by its bucket alone, so one word for each bucket
+//! contains all decisions about its packets, and no flow is entered. The word is zero, and
+//! packets go to user space, if more than the bucket decides, or agents must be told something.
 //!
-//! **Destinations.** The map has single ports of single addresses; and addresses, under port
-//! zero, where no other service is at any port of theirs. The rest is user space's, which
-//! knows all that a service may be matched by.
+//! **Destinations.** The map contains single ports of single addresses; and addresses, under
+//! port zero, if no other service is at any of their ports. Everything else is left to user
+//! space, which knows all ways to match a service.
 //!
-//! **Layouts.** Services' buckets follow each other, so that one more or less moves others.
-//! Then all words are written anew under the next layout's number, which the map's services
-//! have too: until it has them, a difference is a miss.
+//! **Layouts.** Services' buckets are stored one after the other, so a service that is added or
+//! removed moves others. All words are then written again under the next layout's number, which
+//! the services in the map have, too. Until they do, the numbers differ, which is a miss.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

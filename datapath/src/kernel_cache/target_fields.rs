@@ -1,4 +1,4 @@
-//! What of a target the kernel sends by, word by word.
+//! The fields of a target by which the kernel sends packets, word by word.
 //!
 //! ```text
 //!  target     two cache lines; of IPv4 in GRE, IPIP over IPv4 all is in the first
@@ -15,11 +15,11 @@
 //!                                 7: no outer IP, but the packet's own Ethernet header
 //! ```
 //!
-//! *Egress* is zero where packets leave by the device that they came in by, and else the
-//! number of the next hop's device, plus one: where the filter's map of devices has it.
-//! *Packet bytes* are those of the longest inner packet that fits the path; behind the
-//! outer IP header stands that of UDP, or not. What the other fields mean is with
-//! [`crate::encapsulate::HeaderTemplate`].
+//! *Egress* is zero if packets leave by the device that they arrived on; otherwise it is the
+//! next hop's device, as its index in the filter's map of devices plus one. *Packet bytes* is
+//! the length of the longest inner packet that fits the path. The UDP header, if there is one,
+//! follows the outer IP header. [`crate::encapsulate::HeaderTemplate`] explains the other
+//! fields.
 
 use super::LINE_WORDS;
 use crate::encapsulate::{FRONT_BYTES_MAX, KernelTemplate};

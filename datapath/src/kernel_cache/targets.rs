@@ -1,19 +1,19 @@
-//! Targets: where the kernel sends packets of a match to a member, and their only
-//! writer, the control thread.
+//! Targets: where the kernel sends packets of a match to a member. Only the control thread
+//! writes them.
 //!
-//! What the words of a target are: [`super::target_fields`].
+//! [`super::target_fields`] describes the words of a target.
 //!
 //! **Writing.** To write a target the control thread stores word 0 with generation zero
 //! and the next sequence number, then the others, then word 0 as it will be. The
 //! kernel loads word 0, the others, and word 0 again; a difference is a miss. 2^20
 //! sequence numbers do not come round while a packet is sent.
 //!
-//! **Generations.** An entry names a target by number and generation. A target that
-//! forwards no more gets generation zero, in one store; its number goes behind the
-//! free ones, and has the next generation when it is given out again. Of 4,095
-//! generations one comes back after as many changes of plan at the soonest, which are
-//! coalesced to 20 a second: after 200 seconds, while an entry that is not used goes
-//! within 40 ([`super::entries`]).
+//! **Generations.** An entry names a target by number and generation. A target that no longer
+//! forwards gets generation zero, in one store; its number is put behind the free ones, and
+//! gets the next generation when it is given out again. There are 4,095 generations, so one is
+//! used again after as many changes of plan at the earliest. These are coalesced to 20 a
+//! second, so that takes 200 seconds, while an unused entry disappears within 40
+//! ([`super::entries`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;

@@ -1,7 +1,7 @@
-//! The five-tuple as the cache hashes it: SipHash-1-3, which the kernel's program
-//! computes too. Its key is chosen anew at each start and has no relation to the
-//! cluster's, so that no sender can aim at a bucket. One round and three, as in
-//! the hash tables of Linux and of Rust: nothing is authenticated by it.
+//! The cache's hash of the five-tuple: SipHash-1-3, which the kernel's program computes, too.
+//! Its key is drawn at each start and unrelated to the cluster's, so that no sender can aim at
+//! a bucket. One round and three, as in the hash tables of Linux and of Rust: it authenticates
+//! nothing.
 
 use arrayvec::ArrayVec;
 use siphasher::sip::SipHasher13;

@@ -1,5 +1,5 @@
-//! The filter in front of the decision against the decision, over every entry,
-//! state of its backend, protocol and flag.
+//! Compares the filter in front of the decision with the decision, over every entry, state of
+//! its backend, protocol and flag.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Decisions, and what all machines have to compute alike.
+//! Decisions, and results that must be the same on all machines.
 
 mod decide;
 mod trace_vectors;

@@ -1,5 +1,5 @@
-//! Marks of traced packets: what `guideway trace` signs in Go, and
-//! vectors/make.py apart from both, is what load balancers recognise.
+//! Marks of traced packets: load balancers recognise those signed by `guideway trace` in Go,
+//! and those made independently by vectors/make.py.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! The vectors that hold forever: the flow hash, checksums and route options,
-//! worked out apart by vectors/make.py.
+//! The vectors that must never change: the flow hash, checksums and route options, computed
+//! independently by vectors/make.py.
 
 use std::net::IpAddr;
 

@@ -1,12 +1,11 @@
-//! The gRPC socket's connections, and what their clients may cost, however
-//! many they are and whatever they do.
+//! The connections of the gRPC socket. Limits what clients can cost, however many there are and
+//! whatever they do.
 //!
-//! Who connects is let in at once, and the kernel says who it is. When there are
-//! too many, one of the user that has the most ends: nobody keeps others out.
+//! New connections are accepted at once, and the kernel identifies the user. If there are too
+//! many, one of the user with the most is closed, so that nobody can keep others out.
 //!
-//! A client that does not read costs the memory of its answers: these bytes
-//! are counted from the moment an answer exists until the kernel has taken
-//! them ([`Client::add`], [`Limits`]).
+//! The answers of a client that does not read them occupy memory: their bytes are counted from
+//! when an answer is made until the kernel has taken them ([`Client::add`], [`Limits`]).
 
 use std::io;
 use std::pin::Pin;

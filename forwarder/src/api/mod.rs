@@ -1,5 +1,5 @@
-//! What other processes ask over `forwarder.sock` and `forwarder-view.sock`:
-//! the gRPC calls, who may make which, and how many at a time.
+//! The API on `forwarder.sock` and `forwarder-view.sock`: the gRPC calls, who may make which,
+//! and how many at a time.
 
 pub mod clients;
 mod rights;

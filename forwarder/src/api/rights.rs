@@ -1,6 +1,6 @@
-//! What each call needs of its caller, looked at before the first byte of its
-//! message is read: a client that may not call costs no memory. The only place
-//! that says so.
+//! The rights that each call requires, and the only place that defines them. They are checked
+//! before the first byte of the call's message is read, so a client without the right costs no
+//! memory.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The gRPC service on the unix sockets: words for the wire. Who may say them
-//! stands in [`rights`](crate::api::rights); what is asked is done by [`Control`].
+//! The gRPC service on the unix sockets: converts to and from messages.
+//! [`rights`](crate::api::rights) defines who may call; [`Control`] does what is requested.
 
 use std::sync::Arc;
 use std::time::Duration;

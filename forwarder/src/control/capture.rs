@@ -1,4 +1,4 @@
-//! Captured packets with names: which service, which backend.
+//! Captured packets with names: service and backend.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! From the kernel's next hops to the datapath's egress, and what there is to
-//! say about it: who cannot be reached, and which packets will not fit.
+//! Turns the kernel's next hops into the datapath's egress, and reports problems: unreachable
+//! backends, and packets that will not fit.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

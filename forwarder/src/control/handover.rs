@@ -1,6 +1,5 @@
-//! What a running forwarder has that its successor can go on with: the
-//! description; the descriptors come beside it. `lend` makes and uses it,
-//! `takeover` brings it over.
+//! What a running forwarder passes to its successor: this is the description; the descriptors
+//! are sent with it. `lend` makes and uses it, `takeover` transfers it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

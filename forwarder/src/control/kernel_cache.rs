@@ -1,5 +1,4 @@
-//! The kernel flow cache of this machine: whether there is one, how large it is, and
-//! what it sent.
+//! The kernel flow cache of this machine: whether there is one, its size, and its traffic.
 //!
 //! ```text
 //!  plan, next hops ─► KernelCache::follow ─► targets ─► kernel ─► packets, bytes by target
@@ -7,8 +6,8 @@
 //!                     the View's counters, by match and member ◄───┘ CachedTraffic
 //! ```
 //!
-//! The kernel counts by target. Targets are of a View; so before another View has them,
-//! what they sent is counted there.
+//! The kernel counts by target, and targets belong to a View. So before another View gets them,
+//! their traffic is added to the present one's counters.
 
 use std::fs::File;
 use std::io::Read;

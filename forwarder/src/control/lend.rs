@@ -1,5 +1,5 @@
-//! Control's part in a take-over: what a predecessor lends, and how a
-//! successor goes on with it. `takeover` holds the conversation.
+//! Control's part in a take-over: what a predecessor lends, and how a successor continues with
+//! it. `takeover` carries the conversation.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The devices that the first plan named, until the process ends.
+//! The devices named by the first plan, for the life of the process.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

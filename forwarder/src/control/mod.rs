@@ -1,13 +1,12 @@
-//! Control: takes plans, keeps the workers on the latest, and answers
-//! requests about both.
+//! Control: accepts plans, keeps the workers on the latest, and answers requests about both.
 //!
 //! ```text
 //!  set_plan ─► decode ─► (first: open devices, start workers) ─► next hops ─► filter + ─► swap ─► filter − ─► save
 //!  next hops changed ─► egress ─► swap
 //! ```
 //!
-//! Changes come one at a time, under a lock; requests are answered from
-//! [`Shown`], which is swapped whole, and never wait for a change.
+//! Changes are made one at a time, under a lock. Requests are answered from [`Shown`], which is
+//! swapped as a whole, and never wait for a change.
 
 mod capture;
 mod egress;

@@ -1,4 +1,4 @@
-//! Answers to requests, from what is shown: never waiting for a change.
+//! Answers requests from what is shown (`Shown`), without waiting for a change.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -1,9 +1,9 @@
-//! Interfaces that went and came again: to the kernel they are others, and nothing that
-//! was opened on the former receives or sends.
+//! Interfaces that were removed and exist again: to the kernel they are new ones, and nothing
+//! opened on the old ones receives or sends.
 //!
-//! A machine without one of its interfaces has no routes (`observe/health`). So the
-//! process starts anew once all are there: what a reload does for the others, whose
-//! sockets and packets are whole, would save nothing here.
+//! A machine without one of its interfaces has no routes (`observe/health`). So the process
+//! restarts once all of them exist: to keep the sockets and packets of the other interfaces, as
+//! a reload does, would save nothing.
 
 use std::collections::BTreeSet;
 

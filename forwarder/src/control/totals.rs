@@ -1,8 +1,7 @@
-//! Counters by name over all plans: what views counted before they were
-//! replaced, plus what the present one counts.
+//! Counters by name over all plans: the counts of replaced views plus those of the present one.
 //!
-//! A plan with other members gets counters of its own; what its predecessor
-//! counted is carried over by name, so that no number ever goes back.
+//! A plan with other members has new counters. Its predecessor's counts are carried over by
+//! name, so that no number ever decreases.
 
 use std::collections::HashMap;
 use std::hash::Hash;

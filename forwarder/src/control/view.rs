@@ -1,4 +1,4 @@
-//! What workers forward by: a plan, with the kernel's next hops. Every View of a running forwarder is made here.
+//! Makes every View of a running forwarder: a plan, with the kernel's next hops.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;

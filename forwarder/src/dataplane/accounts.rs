@@ -1,4 +1,4 @@
-//! Where a thread writes down what became of frames.
+//! Where a thread records the outcome of frames.
 
 use datapath::{Counters, DropReason, Verdict};
 use wire::Frame;

@@ -1,13 +1,13 @@
-//! Capturing packets with what became of them, for people who look.
+//! Captures packets with their verdicts, for people.
 //!
 //! ```text
 //!  worker: switch on? ─► copies what the filter chooses, before the journey changes it
 //!          verdicts ─► those that the filter chooses ─► ring ─► session (a gRPC stream)
 //! ```
 //!
-//! Off, it costs a worker one relaxed load for each batch. A ring that is full
-//! drops the copy and counts it; the packet itself never waits. Everything is
-//! allocated at start: a worker allocates nothing while it captures.
+//! When off, it costs a worker one relaxed load for each batch. If the ring is full, the copy
+//! is dropped and counted; the packet itself never waits. Everything is allocated at start: a
+//! worker allocates nothing during a capture.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! Whether frames come with their checksums. A sender that leaves them to its device
-//! (`tx-checksum` on veth and virtio) writes the pseudo-header's sum in their place, and
-//! where its frames never pass a device that completes them, as between namespaces and
-//! virtual machines of one host, XDP gets them so: backends drop what is sent on.
+//! Detects frames without complete checksums. A sender that leaves them to its device
+//! (`tx-checksum` on veth and virtio) writes the pseudo-header's sum instead. If no device on
+//! the path completes them, as between namespaces and virtual machines of one host, XDP gets
+//! them so, and backends drop the forwarded packets.
 //!
-//! Each worker looks at a frame of each device now and then, and others read what it saw.
+//! Each worker checks a frame of each device now and then; others read its findings.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,5 +1,4 @@
-//! The workers together: started once, handed one view after another, read by
-//! anybody.
+//! All workers: started once, given one view after another, and read by any thread.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! The kernel flow caches of this machine: one in front of each device that has one.
+//! The kernel flow caches of this machine: one for each device that has one.
 
 use std::sync::Arc;
 

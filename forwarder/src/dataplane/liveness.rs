@@ -1,9 +1,8 @@
-//! Whether the threads that packets need go round their loops: workers, slow
-//! path, steering thread. If any of them hangs, the machine must not attract
-//! traffic any more.
+//! Whether the threads that packets need complete their loops: workers, slow path, steering
+//! thread. If any of them hangs, the machine must not attract traffic any more.
 //!
-//! **Invariant:** reading takes no lock, and waits for nothing: neither for a
-//! change of plan, nor for a page, nor for a capture.
+//! **Invariant:** reading takes no lock and waits for nothing: no change of plan, no metrics
+//! page, no capture.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! The threads that packets go through, and what they share: one worker for
-//! each queue, the steering thread before them, the slow path behind them, the
-//! way back to the kernel. They know neither the control side nor its sockets.
+//! The threads that process packets, and what they share: one worker for each queue, the
+//! steering thread in front of them, the slow path behind them, the way back to the kernel.
+//! They know neither the control side nor its sockets.
 //!
 //! ```text
 //!  devices ─► (steering) ─► workers ─► devices

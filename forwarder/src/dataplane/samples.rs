@@ -1,9 +1,8 @@
-//! The latest dropped frames of each reason: what a drop counter cannot say.
+//! The latest dropped frames for each reason, which say more than a counter.
 //!
-//! Each worker writes its own, in words that anybody may read meanwhile: no
-//! lock, no allocation, and nothing at all for frames that are not dropped. A
-//! flood costs a load and a comparison for each drop: of a reason at most one
-//! frame each millisecond is kept.
+//! Each worker writes its own, in words that any thread may read meanwhile: without a lock or
+//! an allocation, and without any cost for frames that are not dropped. In a flood, a drop
+//! costs a load and a comparison: at most one frame per millisecond is kept for each reason.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 

@@ -1,4 +1,4 @@
-//! The slow-path thread: one a machine, for what needs all workers' tables.
+//! The slow-path thread: one for the machine, for what needs all workers' tables.
 
 use std::io;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
-//! The connection tables' memory, and the map of ids beside it.
+//! The memory of the connection tables, and the map of ids next to it.
 //!
 //! ```text
 //!  tables directory | ids.json | connections-0 | connections-1 | ...
 //! ```
 //!
-//! Entries name services and backends by ids, so a table means something only
-//! with the map that gave them. The map has an epoch, which the tables carry
-//! too: where the two disagree the tables are emptied, never misread.
+//! Entries name services and backends by ids, so a table is only meaningful with the map of
+//! these ids. The map has an epoch, which the tables contain, too. If the two differ, the
+//! tables are emptied, never misread.
 
 use std::collections::BTreeMap;
 use std::io;

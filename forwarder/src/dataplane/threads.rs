@@ -1,5 +1,5 @@
-//! The threads that packets need: what each does, what it reports of itself,
-//! where it runs, and the clock that all of them share.
+//! The threads that packets need: what each does and reports, where it runs, and the clock that
+//! all share.
 
 use std::fmt;
 use std::sync::Arc;

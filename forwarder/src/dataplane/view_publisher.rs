@@ -1,5 +1,4 @@
-//! Where the control thread posts what to forward by, and workers say how
-//! they are.
+//! Where the control thread publishes a view, and workers report their state.
 //!
 //! ```text
 //!  control: post(view) ─► epoch ─► each worker, between batches: takes the view, acknowledges
@@ -8,8 +7,8 @@
 //!  control: rest(stage) ─► each thread of that stage finishes what it has, says so, stands still
 //! ```
 //!
-//! **Invariant:** a worker never frees a view: it gives up its reference
-//! before it acknowledges, and the control thread keeps its own until then.
+//! **Invariant:** a worker never frees a view: it gives up its reference before it
+//! acknowledges, and the control thread keeps its own until then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -1,12 +1,11 @@
-//! The workers' threads: each runs the loop of [`Worker`] on what it owns,
-//! and wakes, pins and reports itself.
+//! The workers' threads: each runs the loop of [`Worker`] on its own queues, and handles
+//! waking, CPU pinning and reports.
 //!
 //! ```text
 //!  loop: new view? ─► the time ─► Worker::round ─► wake the slow path, punt ─► nothing came? wait
 //! ```
 //!
-//! Workers share nothing that changes, never block but in the wait, and do
-//! not allocate once they run.
+//! Workers share no mutable state, block only in the wait, and do not allocate once they run.
 
 use std::io;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
-//! What the kernel knows of the network: next hops of backends; what it has to know of
-//! our probes; where what XDP programs send arrives; and the ICMP errors that it gets
-//! about our tunnels.
+//! The kernel's view of the network: next hops of backends; the rules that our probes need;
+//! whether packets sent by XDP programs arrive; and ICMP errors about our tunnels.
 
 pub mod probe_routes;
 pub mod tunnel_errors;

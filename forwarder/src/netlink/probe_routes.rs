@@ -1,5 +1,5 @@
-//! How the kernel hands the controller's probes to the forwarder's device, and
-//! why it takes their answers.
+//! Makes the kernel pass the controller's probes to the forwarder's device, and accept their
+//! answers.
 //!
 //! ```text
 //!  rule 26487: mark 26487                               ─► table 26487: by the device; or unreachable
@@ -7,23 +7,22 @@
 //!              from our IPv6 address, reserved ports    ─► table 26487
 //! ```
 //!
-//! The first is for what is sent. Its table ends in `unreachable`: without the
-//! device a probe fails at once, and does not go to the VIP by another way.
+//! The first rule is for packets sent. Its table ends in `unreachable`: without the device a
+//! probe fails at once, and does not reach the VIP by another path.
 //!
-//! The second is for what comes back, from the VIP to our address. Where
-//! `rp_filter` is on, the kernel looks up the way to the VIP, and drops the
-//! answer if that is a blackhole or, with 1, another link. It looks up with the
-//! packet turned round, so that our address and port are the source of the
-//! lookup: no packet of other programs has these.
+//! The second rule is for answers from the VIP to our address. With `rp_filter`, the kernel
+//! looks up the route to the VIP, and drops the answer if that is a blackhole or, with 1,
+//! another link. It looks up the reversed packet, so our address and port are the lookup's
+//! source: no packet of another program has these.
 //!
-//! IPv6 has no `rp_filter`. There it is for what the kernel sends without a socket,
-//! and so without a mark: it resets what still comes when a probe has closed its
-//! connection. By the way to the VIP such a packet would be traffic's, of some
-//! load balancer. Those of IPv4 have to go by links, as the way back needs that route: to a
-//! gateway that no machine is. Without a gateway the VIP's owner would answer, where
-//! that is on the link (VRRP), and get packets of connections that it does not know.
+//! IPv6 has no `rp_filter`. There the rule is for packets that the kernel sends without a
+//! socket, and so without a mark: it resets segments that arrive after a probe has closed its
+//! connection. By the route to the VIP such a packet would be client traffic for some load
+//! balancer. With IPv4 these packets must leave by a link, as the answers need that route: to a
+//! gateway that does not exist. Without a gateway the VIP's owner would answer, if it is on the
+//! link (VRRP), and get packets of connections that it does not know.
 //!
-//! Rules stay when the process ends; then the first lets no probe out.
+//! Rules stay when the process ends; the first then lets no probe out.
 
 use std::collections::BTreeSet;
 use std::io;

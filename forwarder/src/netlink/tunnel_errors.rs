@@ -1,11 +1,11 @@
-//! ICMP errors that say that a packet of our tunnels was too big for a link (RFC 1191,
-//! RFC 8201): counted for people, followed by nobody.
+//! ICMP errors that report that a packet of our tunnels was too big for a link (RFC 1191, RFC
+//! 8201). They are counted for people, and change nothing.
 //!
-//! What a path carries is the least of the egress link's MTU, the kernel's route's and
-//! `tunnel.mtu`. Errors are easily forged, so they change nothing of that; but where they
-//! come, one of the three may be too large. Our packets bypass the kernel, so it cannot
-//! match such errors to a socket: raw sockets get a copy, of those alone that report an MTU
-//! (`nic::too_big`). What exceeds a socket's buffer between two reads is not counted.
+//! A path's MTU is the least of the egress link's MTU, the kernel route's and `tunnel.mtu`.
+//! Errors are easily forged, so they do not change it; but if they arrive, one of the three may
+//! be too large. Our packets bypass the kernel, so it cannot match such errors to a socket. Raw
+//! sockets get a copy, only of those that report an MTU (`nic::too_big`). Errors that exceed a
+//! socket's buffer between two reads are not counted.
 
 use std::net::IpAddr;
 use std::num::NonZero;

@@ -1,9 +1,9 @@
-//! Whether what an XDP program sends by an interface arrives: as far as the other end of
-//! a veth pair decides that, or the driver.
+//! Whether packets that an XDP program sends on an interface arrive, as far as the other end of
+//! a veth pair or the driver decides it.
 //!
-//! What an XDP program sends by a veth interface is taken at the other end only if that
-//! has an XDP program in its driver as well; without one it is lost. That end is mostly
-//! in another network namespace, for which the kernel has a number in ours.
+//! A veth interface's other end accepts such packets only if it also has an XDP program in its
+//! driver; otherwise they are lost. That end is usually in another network namespace, for which
+//! the kernel has a number in ours.
 
 use std::error::Error;
 use std::io;

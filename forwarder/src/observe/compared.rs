@@ -1,5 +1,5 @@
-//! What another plan changes: tables and tracked connections by service, in
-//! the words of the socket; of the running plan, or of two plan files.
+//! What another plan changes: tables and tracked connections by service, as API messages; for
+//! the running plan, or for two plan files.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};

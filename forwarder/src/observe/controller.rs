@@ -1,8 +1,8 @@
-//! Whether a controller is there. Without one the forwarder goes on by its last plan,
-//! and nothing follows the backends' health; someone has to be told.
+//! Whether a controller is present. Without one the forwarder continues with its last plan, and
+//! changes of the backends' health have no effect, so this must be reported.
 //!
-//! A controller requests the status each 100 ms, by its own user, over the socket that
-//! takes plans. Time comes in as milliseconds of a monotonic clock.
+//! A controller requests the status every 100 ms, with its own user, over the socket that
+//! accepts plans. Time is an argument, in milliseconds of a monotonic clock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! What the datapath explains, in the words of the socket: of the running
-//! plan, or of a plan file.
+//! The datapath's explanations as API messages: for the running plan, or for a plan file.
 
 use datapath::connection_id::Explained;
 use datapath::explain::{self, Details, Tracked};

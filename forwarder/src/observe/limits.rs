@@ -1,4 +1,4 @@
-//! Limits of the forwarder that refuse something when they are reached (docs/events.md).
+//! The forwarder's limits that refuse something when reached (docs/events.md).
 
 use datapath::counters::{Counter, Counters};
 use datapath::{DropReason, Totals};

@@ -1,5 +1,4 @@
-//! What others see of the forwarder: its health, its metrics, its answers about
-//! one flow.
+//! What the forwarder reports: its health, its metrics, and its answers about one flow.
 
 pub mod compared;
 pub mod controller;

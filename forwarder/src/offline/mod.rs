@@ -1,5 +1,5 @@
-//! Requests about plan files, answered without a running forwarder: only
-//! this program hashes and builds tables.
+//! Requests about plan files, answered without a running forwarder, because only this program
+//! hashes and builds tables.
 
 mod plan_file;
 pub mod replay;

@@ -1,12 +1,10 @@
-//! Replay: the same forwarding code on capture files. Deterministic, without
-//! root or devices; the runner of the golden tests, and what a bug report
-//! needs.
+//! Replay: runs the same forwarding code on capture files. Deterministic, without root or
+//! devices; it also runs the golden tests, and reproduces bug reports.
 //!
-//! Time is the capture's. A batch ends where the millisecond changes, and
-//! behind a frame for the slow path, which sees what those before it left in
-//! the tables and nothing else: so no output depends on the size of batches.
-//! Time never goes back. Every next hop is 02:00:00:00:00:fe, our own address
-//! 02:00:00:00:00:01.
+//! Time is that of the capture, and never goes back. A batch ends where the millisecond
+//! changes, and after a frame for the slow path, which then sees only what earlier frames left
+//! in the tables. So no output depends on the size of batches. Every next hop is
+//! 02:00:00:00:00:fe, our own address 02:00:00:00:00:01.
 
 use std::collections::BTreeMap;
 use std::fs::File;

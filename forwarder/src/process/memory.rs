@@ -1,11 +1,10 @@
-//! How much memory this process may still take, so that what does not fit is refused
-//! with its numbers before it is allocated: the kernel would end the process, again and
+//! How much memory this process may still use. A request that does not fit is refused, with
+//! numbers, before it is allocated; otherwise the kernel would kill the process, again and
 //! again.
 //!
-//! The least of what the machine has available, what each control group up the tree has
-//! left of its limit, and what the process has left of its own. Page cache counts as
-//! left, since the kernel gives it up first. Swap does not count: packets cannot wait
-//! for it.
+//! The result is the least of the machine's available memory, what each control group up the
+//! tree has left of its limit, and what the process has left of its own. Page cache counts as
+//! free, since the kernel gives it up first. Swap does not count: packets cannot wait for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What a process has of its machine: the run directory, the secret, its program,
-//! memory. Knows nothing of packets.
+//! The process's environment: the run directory, the secret, its program, memory. Knows nothing
+//! of packets.
 
 pub mod memory;
 pub mod peer;

@@ -1,5 +1,5 @@
-//! Who is at the other end of a local socket, and whose connection ends when
-//! there are too many.
+//! Identifies the process at the other end of a local socket, and chooses the connection to
+//! close if there are too many.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;

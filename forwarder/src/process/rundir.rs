@@ -1,7 +1,7 @@
-//! The run directory: one forwarder at a time, and the sockets it listens on.
+//! The run directory: only one forwarder at a time, and the sockets it listens on.
 //!
-//! A lock file decides who is the one: unlike a socket's path it cannot be
-//! left behind, because the kernel drops the lock with the process.
+//! A lock file decides which one. Unlike a socket's path it cannot be left behind, because the
+//! kernel releases the lock with the process.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, Write};

@@ -1,5 +1,5 @@
-//! Starting a successor by request, where no service manager does: the program
-//! that is installed now, with the arguments of this process.
+//! Starts a successor on request, if no service manager does: the installed program, with this
+//! process's arguments.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};

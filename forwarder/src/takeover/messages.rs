@@ -1,4 +1,4 @@
-//! What predecessor and successor say to each other.
+//! The messages between predecessor and successor.
 
 use serde::{Deserialize, Serialize};
 

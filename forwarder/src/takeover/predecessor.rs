@@ -1,5 +1,4 @@
-//! The running forwarder's side: waits for a successor, and hands everything
-//! over to it.
+//! The running forwarder's side: waits for a successor, and hands everything over to it.
 
 use std::ffi::OsString;
 use std::io;

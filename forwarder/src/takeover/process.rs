@@ -1,5 +1,5 @@
-//! The process at the other end: a descriptor of it (pidfd), which never means
-//! another process, as a number may.
+//! The process at the other end, by a descriptor of it (pidfd): unlike a number it never refers
+//! to another process.
 
 use std::io;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The new process's side: asks a running forwarder for everything it has,
-//! gets ready, and goes on in its place.
+//! The new process's side: gets everything from a running forwarder, prepares, and continues in
+//! its place.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! The workers and the slow path on a device in memory: what they count, when
-//! the device is sound and when it is not.
+//! The workers and the slow path on a device in memory: their counters, with a working device
+//! and with a faulty one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

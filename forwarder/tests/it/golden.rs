@@ -1,5 +1,4 @@
-//! The golden folders: packets in, packets and counters out, by the very code
-//! that forwards.
+//! The golden folders: packets in, packets and counters out, by the same code that forwards.
 //!
 //! ```text
 //!  golden/<a-sentence-with-dashes>/
@@ -9,11 +8,10 @@
 //!      args                                       optional: further flags of replay
 //! ```
 //!
-//! Every folder is replayed one frame at a time, in batches of 64, and with
-//! journeys; all three must give the same bytes, which must be those kept.
-//! `make golden` (UPDATE_GOLDEN=1) rewrites what replay writes, to be reviewed
-//! as a diff; what frames.txt and the conservation law demand must hold then
-//! too. An empty set fails, a folder with a missing file fails.
+//! Every folder is replayed one frame at a time, in batches of 64, and with journeys. All three
+//! must give the same bytes, equal to those stored. `make golden` (UPDATE_GOLDEN=1) rewrites
+//! the output of replay, to be reviewed as a diff; frames.txt and the conservation law must
+//! hold then, too. An empty set fails, and so does a folder with a missing file.
 
 use std::collections::HashMap;
 use std::io::Write;

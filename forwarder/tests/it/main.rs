@@ -1,4 +1,4 @@
-//! The program: replayed captures, and packets between namespaces (with root).
+//! Tests the program: replayed captures, and packets between namespaces (with root).
 
 mod common;
 mod engine;

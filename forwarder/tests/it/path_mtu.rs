@@ -1,5 +1,5 @@
-//! Path MTUs between real namespaces: a router behind the balancer whose link to the
-//! backend is narrower than the balancer's own, which the plan or a route says.
+//! Path MTUs between real namespaces: behind the balancer is a router whose link to the backend
+//! has a smaller MTU than the balancer's own, as the plan or a route says.
 //!
 //! ```text
 //!  client ──eth0── 10.0.0.1 balancer 10.0.1.1 ──eth1 (1600)── router ──eth1 (1400)── 10.0.2.11 backend

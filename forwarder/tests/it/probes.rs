@@ -1,6 +1,6 @@
-//! Health checks of the controller through the tunnels: the kernel hands them to
-//! `gw-probe`, and they reach the backend that their source port names as a
-//! client's packet would; answers from the VIP to the machine's address are taken.
+//! The controller's health checks through tunnels: the kernel passes them to `gw-probe`, they
+//! reach the backend named by their source port as a client's packet would, and answers from
+//! the VIP to the machine's address are accepted.
 //!
 //! ```text
 //!  client ──eth0── balancer 10.0.1.1, fd00:1::1 ──eth1── 10.0.1.11 (b1), .12 (b2) backend, on lo the VIPs

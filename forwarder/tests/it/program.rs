@@ -1,4 +1,4 @@
-//! The real program in a namespace, and a client for its socket.
+//! The real program in a namespace, and a client of its socket.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

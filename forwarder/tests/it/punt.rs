@@ -1,5 +1,5 @@
-//! Frames that are no VIP's but came with the VIPs' prefix go back to the
-//! kernel, which is to treat them as if they had not been taken.
+//! Frames within a VIP's prefix that are to no VIP are returned to the kernel, which must treat
+//! them as if they had not been taken.
 //!
 //! ```text
 //!  client 10.0.0.2, .11 ──eth0── 10.0.0.1 balancer, on lo 203.0.113.200 and 2001:db8:a::c8

@@ -1,5 +1,5 @@
-//! What another load balancer redirected is answered by way of a router, and
-//! not by way of that load balancer, which forwards nothing.
+//! Packets redirected by another load balancer are answered through a router, not through that
+//! load balancer, which does not forward.
 //!
 //! ```text
 //!  router 10.0.0.2, on lo the client 192.0.2.7 ──eth0── 10.0.0.1 balancer 10.0.1.1 ──eth1── 10.0.1.2 peer

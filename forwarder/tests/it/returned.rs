@@ -1,4 +1,4 @@
-//! An interface that goes and comes again, or gets another address.
+//! An interface that is removed and created again, or gets another address.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,5 @@
-//! Take-overs in which either side is killed, in each state that there is: the
-//! real program on both sides, and this test between them, which passes
-//! messages and descriptors on until it is time.
+//! Take-overs in which either side is killed, in every state: the real program on both sides,
+//! and between them this test, which passes messages and descriptors on until that moment.
 //!
 //! ```text
 //!  client 10.0.0.2 ──eth0── 10.0.0.1 balancer 10.0.1.1 ──eth1── 10.0.1.11 backend

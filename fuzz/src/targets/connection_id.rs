@@ -1,6 +1,5 @@
-//! UDP datagrams of any content as QUIC, with connection ids laid out in every way
-//! there is: never a panic, nothing read beyond the id, and what is no connection id
-//! of ours names no backend.
+//! UDP datagrams with any content as QUIC, with connection ids in every layout: no panic,
+//! nothing read beyond the id, and a connection id that is not ours names no backend.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,5 @@
-//! ICMP messages to a VIP, of any content, in well-formed packets: more of
-//! them reach the slow path here than among arbitrary frames.
+//! ICMP messages to a VIP, with any content, in well-formed packets: more of them reach the
+//! slow path here than among arbitrary frames.
 //!
 //! ```text
 //!  input   | 16 bytes: a plan | family | wait | length (2) | message | ...

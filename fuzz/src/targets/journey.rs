@@ -1,7 +1,6 @@
-//! The whole journey: any frames, by any small plan, one by one and in
-//! batches. Both agree on every verdict and byte; every frame is accounted
-//! for; the inner packet stays as it was; the options of a Geneve header are such that an
-//! agent reads them.
+//! The whole journey: any frames, with any small plan, one by one and in batches. Both agree on
+//! every verdict and byte; every frame is accounted for; the inner packet is unchanged; an
+//! agent can read the options of a Geneve header.
 
 use std::cell::RefCell;
 

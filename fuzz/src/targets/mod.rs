@@ -1,5 +1,5 @@
-//! The targets: each takes any bytes, and panics if what has to hold does not.
-//! fuzz/README.md says what that is.
+//! The targets: each takes any bytes, and panics if a property does not hold. fuzz/README.md
+//! lists the properties.
 
 mod connection_id;
 mod icmp;

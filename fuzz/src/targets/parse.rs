@@ -1,4 +1,4 @@
-//! Parsing any bytes: never a panic, and nothing read beyond the frame.
+//! Parsing any bytes: no panic, and nothing read beyond the frame.
 
 use wire::tunnel::geneve;
 use wire::tunnel::multipath_option::MultipathOption;

@@ -1,5 +1,5 @@
-//! Decoding any bytes as a Plan, as protobuf and as JSON: a Plan or a
-//! refusal, never a panic; and a Plan that exists works.
+//! Decoding any bytes as a Plan, as protobuf and as JSON: the result is a Plan or a refusal,
+//! never a panic; and a Plan that exists works.
 
 use plan::{Plan, Planner, proto};
 use prost::Message;

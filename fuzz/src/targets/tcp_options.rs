@@ -1,7 +1,7 @@
-//! TCP options of any content, as segments of every kind: what selection at services with
-//! Multipath TCP reads is what a plain reading of the RFCs gives.
+//! TCP options with any content, in segments of every kind: selection at services with
+//! Multipath TCP reads the same as a plain implementation of the RFCs.
 //!
-//! The plain reading makes a list of all options first, and goes by it afterwards.
+//! The plain implementation lists all options first, and then uses the list.
 
 use wire::tcp_options::{self, Malformed, Signal, Version};
 

@@ -1,11 +1,11 @@
-// Package echo is the server of the long-lived connections: it says which
-// backend it is, then returns what it gets.
+// Package echo is the server for long-lived connections: it states which backend it is, then
+// returns what it receives.
 //
-// TCP: one line with the backend's name, then every byte in order.
-// UDP: each datagram comes back with the name and a line feed before it.
+// TCP: one line with the backend's name, then every byte in order. UDP: each datagram is
+// returned with the name and a line feed before it.
 //
-// It knows nothing of what the client sends: numbering and checking are the
-// client's, so the server cannot repeat a fault of the way there.
+// It does not know what the client sends: the client numbers and checks the data, so the server
+// cannot hide a fault on the path.
 package echo
 
 import (

@@ -1,9 +1,8 @@
-// Package flood makes the packets of attackers, and of others who write
-// packet headers themselves: whole IP packets with right checksums, sent by a
-// raw socket.
+// Package flood makes packets with chosen headers, as attackers and others do: whole IP packets
+// with correct checksums, sent by a raw socket.
 //
-// It guarantees that what it sends is well formed (a lab counts wrong
-// checksums anywhere as a fault). It knows nothing of what becomes of it.
+// It guarantees that the packets are well formed (a lab counts a wrong checksum anywhere as a
+// fault). It does not know what happens to them.
 package flood
 
 import (

@@ -1,7 +1,7 @@
-//! The drivers: how frames are got from an interface, or from elsewhere. One
-//! folder each, and one line below.
+//! The drivers: ways to get frames from an interface, or from elsewhere. Each has a folder, and
+//! one line below.
 //!
-//! A driver says as a value what it can do ([`Driver`]).
+//! A driver describes as a value what it can do ([`Driver`]).
 
 use crate::driver::Driver;
 

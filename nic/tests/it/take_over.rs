@@ -1,5 +1,5 @@
-//! Devices change hands under traffic, several times over, and no frame is
-//! lost: within one process here, between two in the forwarder's tests.
+//! Devices change hands under traffic, several times, and no frame is lost: here within one
+//! process, in the forwarder's tests between two.
 
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Bucket maps: which member has each bucket of a stateless service.
+//! Bucket maps: the member in charge of each bucket of a stateless service.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,5 +1,4 @@
-//! What can be refused before anything is made: unknown features and choices,
-//! and what is more than the limits.
+//! Refusals that need no decoding: unknown features and choices, and exceeded limits.
 
 use super::{PlanError, features, refuse};
 use crate::{limits, proto};

@@ -1,4 +1,4 @@
-//! Where in the counters each service's members stand.
+//! The places of each service's members among the counters.
 
 use super::PlanError;
 use super::groups::MemberGroups;

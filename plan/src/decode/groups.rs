@@ -1,5 +1,5 @@
-//! Groups of backends: checked once, decoded once for all services that treat
-//! them alike, and shared by content with earlier plans.
+//! Groups of backends: each is checked once, decoded once for all services that treat it alike,
+//! and shared by content with earlier plans.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Backends and services by name, each there once, and the ids they get.
+//! Backends and services by name, each once, and their ids.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Ports that are a backend's own, for joins of Multipath TCP.
+//! Ports that belong to one backend each, for joins of Multipath TCP.
 
 use wire::Protocol;
 

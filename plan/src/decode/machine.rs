@@ -1,4 +1,4 @@
-//! This machine, its tunnels, and the machines it exchanges packets with.
+//! This machine, its tunnels, and the machines that it exchanges packets with.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! From the message to the Plan: the only place that refuses.
+//! Turns the message into the Plan: the only place that refuses one.
 //!
 //! ```text
 //!  check ─► machine ─► ids ─► groups ─► counting ─► vips, services ─► Plan

@@ -1,4 +1,4 @@
-//! The source ports of probes, and the tunnels that they stand for.
+//! The source ports of probes, and the tunnels that they select.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Services: what their packets go by.
+//! Services: how their packets are forwarded.
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;

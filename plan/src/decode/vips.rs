@@ -1,4 +1,4 @@
-//! Vips and prefix groups: which packets are for which service.
+//! Vips and prefix groups: the service that a packet is for.
 
 use std::collections::BTreeMap;
 

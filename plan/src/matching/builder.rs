@@ -1,4 +1,4 @@
-//! Vips and prefixes on their way to an index.
+//! Collects VIPs and prefixes for an index.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,7 +1,7 @@
 //! Immutable hash maps in one flat array, for lookups on the packet path.
 //!
-//! Keys come from the config, so clients cannot choose them: a plain
-//! multiplicative hash is enough.
+//! Keys come from the config, so clients cannot choose them, and a plain multiplicative hash is
+//! enough.
 
 /// A key: a number and what kind of number it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -6,13 +6,12 @@
 //!       └─ at each step:  (protocol, port) ─► (protocol, all ports) ─► (any)
 //! ```
 //!
-//! The first that exists wins; where a step has none the next is tried, but
-//! never a shorter prefix than the longest that fits. Each step is a hash lookup.
+//! The first match wins; if a step has none, the next one is tried, but never a shorter prefix
+//! than the longest that matches. Each step is a hash lookup.
 //!
-//! Most packets are to a single port that one lookup finds: of IPv4 at an
-//! address or a suffix ([`Vips::lookup_v4`]), of IPv6 at an address
-//! ([`Vips::lookup_v6`]). For the rest, [`Vips::lookup_rest`] takes all steps.
-//! Held by a property: both find the same.
+//! Most packets are to a single port that one lookup finds: for IPv4 at an address or a suffix
+//! ([`Vips::lookup_v4`]), for IPv6 at an address ([`Vips::lookup_v6`]). For all others
+//! [`Vips::lookup_rest`] takes all steps. A property test checks that both find the same.
 
 mod builder;
 mod flat_map;

@@ -1,13 +1,13 @@
-//! Single ports of IPv4 VIPs, at addresses and at suffixes: one lookup finds
-//! nearly all of them, however many prefixes have the suffix.
+//! Single ports of IPv4 VIPs, at addresses and at suffixes: one lookup finds nearly all of
+//! them, however many prefixes have the suffix.
 //!
 //! ```text
 //!  address ─► its /24 ─► which bits are looked up: all, or the suffix of a class
 //!                                              └─► with protocol and port: the service
 //! ```
 //!
-//! A suffix is looked up where no VIP has an address of its own. What is not
-//! found may still be a VIP's: see [`crate::Vips::lookup_rest`].
+//! A suffix is looked up only if no VIP has an address of its own there. A packet that is not
+//! found may still be for a VIP: see [`crate::Vips::lookup_rest`].
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,7 @@
-//! Buckets (paper MPLB, section 3): their number never changes, so a flow keeps
-//! its bucket for as long as the service exists, and only what has the bucket
-//! changes.
+//! Buckets (paper MPLB, section 3): their number never changes, so a flow keeps its bucket as
+//! long as the service exists; only the backend in charge of the bucket changes.
 //!
-//! The map is the controller's (`controller/buckets` assigns); nothing is
-//! built here.
+//! The controller makes the map (`controller/buckets`); nothing is built here.
 
 use std::hash::Hasher;
 

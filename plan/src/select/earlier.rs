@@ -1,7 +1,7 @@
-//! The backends that slots of a Maglev table had in earlier tables: where a
-//! connection may live that was begun by one of them, and that no entry knows.
+//! The backends that slots of a Maglev table had in earlier tables: the possible backends of a
+//! connection that began under one of them, and has no entry.
 //!
-//! Only slots that had another backend are held:
+//! Only slots that had another backend are stored:
 //!
 //! ```text
 //!  by word  | which of 64 slots | how many before |      16 bytes for 64 slots

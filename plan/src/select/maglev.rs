@@ -1,7 +1,7 @@
 //! Maglev hashing (paper 3.4, pseudocode 1), with weights.
 //!
-//! Every machine builds the same table from the same members, whatever order
-//! its config has: backends take their turns in order of name.
+//! Every machine builds the same table from the same members, whatever their order in the
+//! config: backends take turns in order of name.
 
 use std::hash::Hasher;
 

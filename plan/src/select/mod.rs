@@ -1,4 +1,4 @@
-//! What selects a backend for a packet that no connection table decides.
+//! Selects a backend for a packet that no connection table decides.
 
 pub mod buckets;
 pub mod earlier;

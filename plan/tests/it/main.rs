@@ -1,4 +1,4 @@
-//! Plans as they arrive, and what all machines have to compute alike.
+//! Decoding of plans, and results that must be the same on all machines.
 
 mod decode;
 mod vectors;

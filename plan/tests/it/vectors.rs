@@ -1,5 +1,5 @@
-//! The vectors that hold forever: Maglev tables and the order of matching,
-//! worked out apart by vectors/make.py.
+//! The vectors that must never change: Maglev tables and the order of matching, computed
+//! independently by vectors/make.py.
 
 use plan::select::maglev::{Candidate, Permutation, populate, selector};
 use plan::{Found, Planner, proto};

@@ -1,6 +1,6 @@
-//! All who decide about a packet agree: the one-packet path, batches, the slow path (by
-//! its first fragment, and by an error about an answer to it) and explanations, on
-//! random packets over random plans; second chances are limited at all of them alike.
+//! All code that decides about a packet agrees: the one-packet path, batches, the slow path
+//! (for its first fragment, and for an error about an answer to it) and explanations, on random
+//! packets over random plans; second chances are limited in all of them alike.
 //! `AGREEMENT_TEST_PACKETS=4000000` makes the run longer; a failure names the seed.
 
 use std::net::{IpAddr, Ipv6Addr};

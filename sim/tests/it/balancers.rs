@@ -1,5 +1,5 @@
-//! Several load balancers: fragments find the machine in charge, ICMP errors
-//! the one that knows, and packets without a backend another cluster.
+//! Several load balancers: fragments find the machine in charge, ICMP errors the machine that
+//! knows the connection, and packets without a backend another cluster.
 
 use crate::common::{self, CLIENT, Machine, Tcp, VIP, message, tcp, vip};
 use datapath::outbox::Accounting;

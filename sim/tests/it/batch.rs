@@ -1,9 +1,8 @@
-//! The batched path against the one-packet path: verdicts, bytes, originated
-//! frames, counters and connection tables are equal after every batch, the slow
-//! path's decisions included, on random traffic, marked packets of the tracer among it and packets that have
-//! to be fragmented, over random plans.
-//! `BATCH_TEST_PACKETS=5000000` makes the run longer; a failure names the
-//! seed, which `BATCH_TEST_SEED` repeats.
+//! Compares the batched path with the one-packet path: verdicts, bytes, originated frames,
+//! counters and connection tables are equal after every batch, including the slow path's
+//! decisions, on random traffic over random plans. The traffic includes marked packets of the
+//! tracer, and packets that must be fragmented. `BATCH_TEST_PACKETS=5000000` makes the run
+//! longer; a failure names the seed, which `BATCH_TEST_SEED` repeats.
 
 use std::sync::Arc;
 

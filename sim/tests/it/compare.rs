@@ -1,5 +1,5 @@
-//! What is told of a change of plan before it is made, held against what
-//! each connection's next packet then meets.
+//! Compares the prediction of a change of plan with what then happens to each connection's next
+//! packet.
 
 use crate::common::{Machine, Tcp, message, tcp, udp};
 use datapath::compare::{Outcome, PlanChange};

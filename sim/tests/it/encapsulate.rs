@@ -1,4 +1,4 @@
-//! What comes out, read by an independent parser.
+//! Checks encapsulated packets with an independent parser.
 
 use crate::common::{self, Machine, message, vip};
 use datapath::{DropReason, NextHop, Verdict};

@@ -1,5 +1,5 @@
-//! An entry that has expired decides nothing, also before the sweep reaches
-//! it: not for ICMP errors, not for fragments, not for `explain`.
+//! An expired entry decides nothing, even before the sweep reaches it: not for ICMP errors, not
+//! for fragments, not for `explain`.
 
 use crate::common::{CLIENT, Machine, VIP, message, udp};
 use datapath::explain::{Details, Explanation, explain};

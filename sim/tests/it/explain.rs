@@ -1,4 +1,4 @@
-//! An explanation says what then happens.
+//! What an explanation says is what then happens.
 
 use crate::common::{Machine, Tcp, message, tcp};
 use datapath::explain::{Details, explain};

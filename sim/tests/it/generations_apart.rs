@@ -1,10 +1,10 @@
-//! Two load balancers whose bucket maps are a generation apart, and a router that
-//! sends each packet to either of them: while every step of a move waits until both
-//! have the one before, no connection breaks.
+//! Two load balancers whose bucket maps are a generation apart, and a router that sends each
+//! packet to either of them: as long as every step of a move waits until both have the one
+//! before, no connection breaks.
 //!
-//! The load balancers are real, and so are their plans and the bytes that they send.
-//! The backends are a model of what agents do with them and of their kernels'
-//! sockets; the controller is a model that moves buckets at random:
+//! The load balancers are real, and so are their plans and the bytes that they send. The
+//! backends are a model of agents and of their kernels' sockets; the controller is a model that
+//! moves buckets at random:
 //!
 //! ```text
 //!  prepared  the old backend has the bucket, the new one is named to be tried

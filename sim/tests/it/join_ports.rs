@@ -1,4 +1,4 @@
-//! Ports that are a backend's own, for joins of Multipath TCP, by packets.
+//! Ports that belong to one backend each, for joins of Multipath TCP, tested with packets.
 
 use crate::common::{Machine, VIP, make_stateless, message};
 use datapath::recorder::Lookup;

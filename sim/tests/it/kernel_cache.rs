@@ -1,8 +1,8 @@
-//! The kernel flow cache against the specification: the XDP filter runs in the kernel
-//! (BPF_PROG_TEST_RUN) on random traffic, what it does not send goes to a worker, and
-//! both together give each packet the bytes and the verdict that `forward.rs` gives it,
-//! over plans that change. `CACHE_TEST_PACKETS=5000000` makes the run longer; a failure
-//! names the seed, which `CACHE_TEST_SEED` repeats.
+//! Compares the kernel flow cache with the specification. The XDP filter runs in the kernel
+//! (BPF_PROG_TEST_RUN) on random traffic, and a worker gets the packets that it does not send.
+//! Together they give each packet the same bytes and verdict as `forward.rs`, over changing
+//! plans. `CACHE_TEST_PACKETS=5000000` makes the run longer; a failure names the seed, which
+//! `CACHE_TEST_SEED` repeats.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What one load balancer in memory, or several, make of packets.
+//! Tests of one load balancer in memory, and of several.
 
 mod agreement;
 mod balancers;

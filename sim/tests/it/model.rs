@@ -1,9 +1,9 @@
-//! The connection table against a plain HashMap, on random traffic.
+//! Compares the connection table with a plain HashMap, on random traffic.
 //!
-//! The model knows no buckets: with a table that never fills, every packet's
-//! backend must be the model's. It knows no ticks either, only what is promised:
-//! an entry lives for its timeout, and at most two ticks longer. In between it
-//! goes on with both possibilities, until a packet distinguishes them.
+//! The model has no buckets: with a table that never fills, every packet's backend must be the
+//! model's. It has no ticks either, only the guarantee: an entry lives for its timeout, and at
+//! most two ticks longer. In between it keeps both possibilities until a packet distinguishes
+//! them.
 
 use std::collections::HashMap;
 

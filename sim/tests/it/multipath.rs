@@ -1,5 +1,5 @@
-//! Services with Multipath TCP, by packets: what selects (MPLB, figure 6), and what SYNs
-//! say to agents.
+//! Services with Multipath TCP, tested with packets: what selects (MPLB, figure 6), and which
+//! options SYNs carry for agents.
 
 use std::net::IpAddr;
 

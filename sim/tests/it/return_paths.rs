@@ -1,5 +1,5 @@
-//! Where answers go: to the router that a packet came by; and what came in a
-//! tunnel, from another load balancer, to a router of ours.
+//! Where answers go: to the router that a packet came from; if it arrived in a tunnel from
+//! another load balancer, to one of our routers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

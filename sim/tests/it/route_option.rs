@@ -1,5 +1,5 @@
-//! Packets of buckets that move: what they carry, decoded as agents do, and what
-//! fits the path.
+//! Packets of buckets that move: their route option, decoded as agents do, and what fits the
+//! path.
 
 use std::net::IpAddr;
 

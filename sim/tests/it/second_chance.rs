@@ -1,6 +1,6 @@
-//! Load balancers that lose their tables, a router that sends flows to another of
-//! them at any time, and backends that come, drain and change their weights: a
-//! connection goes on as long as its backend is one of those that its packets name.
+//! Load balancers that lose their tables, a router that sends flows to another of them at any
+//! time, and backends that are added, drain and change their weights: a connection survives as
+//! long as its backend is one of those that its packets name.
 //!
 //! The load balancers are real, and so are their plans and the bytes that they send;
 //! the backends are a model of agents and sockets.

@@ -1,4 +1,4 @@
-//! One service's connections, however many, leave other services room in the
+//! However many connections one service has, it leaves room for other services in the
 //! connection table; a service alone may fill it.
 
 use crate::common::{self, Machine, Tcp, message, tcp, tcp_to};

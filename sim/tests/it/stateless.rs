@@ -1,4 +1,5 @@
-//! Stateless services, by packets: each is decided alone, by its bucket.
+//! Stateless services, tested with packets: each packet is decided independently, by its
+//! bucket.
 
 use crate::common::{self, Machine, Tcp, make_stateless, message, tcp, udp};
 use datapath::explain::{Details, explain};

@@ -1,4 +1,4 @@
-//! Marked packets: forwarded, reported on, never remembered.
+//! Marked packets are forwarded and reported on, but never remembered.
 
 use std::sync::atomic::Ordering;
 

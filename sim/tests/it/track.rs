@@ -1,4 +1,4 @@
-//! The rules by which connections keep their backend, told by packets.
+//! The rules by which connections keep their backend, tested with packets.
 
 use crate::common::{Machine, Tcp, message, tcp, udp};
 use datapath::recorder::Lookup;

@@ -1,33 +1,33 @@
-// Package election decides which machine owns which VIPs: the state machine of VRRP
-// version 3 (RFC 9568 section 6.4) for every virtual router of one interface, and all that
-// is done by its state: advertisements, announcements of VIPs, answers to ARP and neighbour
+// Package election decides which machine owns which VIPs. It is the state machine of VRRP
+// version 3 (RFC 9568 section 6.4) for every virtual router of one interface, and the actions
+// of each state: advertisements, announcements of VIPs, answers to ARP and neighbour
 // solicitations.
 //
 //	Tick | Configure | LinkChanged | StandingChanged |     Step(event, now)     Advertise | Announce | Probe |
 //	AdvertisementHeard | ARPHeard | NeighborHeard       ─────────────────────►  AnswerARP | AnswerNeighbor |
 //	                                                                            Changed | SecondOwner
 //
-// A virtual router is a VRID in one family; a group with VIPs of both families is two,
-// which are elected alike and apart, as the RFC has it. All VIPs of one are in one state.
+// A virtual router is a VRID in one address family. A group with VIPs of both families is two
+// virtual routers, elected by the same rules but independently, as in the RFC. All VIPs of a
+// virtual router are in the same state.
 //
-// It is pure: time comes with each event, and must be of a clock that goes on while the
-// process stands still. Timers are looked at in Tick alone, so that whoever was late first
-// says all that was heard, and then that time has passed.
+// It is pure: each event has a time, from a clock that must continue while the process is
+// stopped. Only Tick looks at timers, so a process that is late first handles what it has
+// received, and then the time that has passed.
 //
 // **Invariant:** a machine that is not Active answers for no VIP and announces none.
 //
-// **Invariant:** memory depends on the config and the link's gateways alone. No packet makes
+// **Invariant:** memory depends only on the config and the link's gateways. No packet creates
 // an entry anywhere.
 //
-// It deviates from RFC 9568 on purpose, in that
-//   - the machine's own MAC address is used, never the virtual router's: who is not the
-//     owner forwards, too, and a switch has nothing to learn anew;
-//   - the router flag of neighbour advertisements is clear, and there are no router
-//     advertisements: nobody takes VIPs for routers;
-//   - no machine owns the addresses in the RFC's sense (priority 255);
-//   - an interval heard from others counts within bounds (activeIntervalMax), priority 0
-//     never makes anybody wait longer, and what is sent on hearing something has a limit
-//     (answerGap, claimGap).
+// Intended deviations from RFC 9568:
+//   - It uses the machine's own MAC address, never the virtual router's: a machine that is not the
+//     owner forwards, too, and a switch has nothing to relearn.
+//   - The router flag of neighbour advertisements is clear, and there are no router advertisements:
+//     nobody takes VIPs for routers.
+//   - No machine is the address owner in the RFC's sense (priority 255).
+//   - An interval received from others is limited (activeIntervalMax), priority 0 never makes a
+//     machine wait longer, and packets sent in reaction to others are limited (answerGap, claimGap).
 package election
 
 import (

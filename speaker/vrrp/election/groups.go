@@ -1,7 +1,7 @@
 package election
 
-// Which VIPs belong together, and whose they are: computed alike on each machine from what
-// the config has for all, the number of groups and the machines' names.
+// Groups of VIPs and their preferred owners, computed in the same way on each machine from the
+// shared config: the number of groups and the machines' names.
 
 import (
 	"cmp"

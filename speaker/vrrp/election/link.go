@@ -1,7 +1,7 @@
 package election
 
-// What is done beside the election: VIPs announced at a bounded pace, ARP and neighbour
-// solicitations answered at a bounded rate, and whether the link receives.
+// Actions beside the election: announces VIPs and answers ARP and neighbour solicitations at a
+// limited rate, and finds out whether the link receives.
 
 import (
 	"cmp"

@@ -1,6 +1,6 @@
 package election
 
-// One virtual router: RFC 9568 section 6.4, a function for each transition.
+// One virtual router: RFC 9568 section 6.4, one function for each transition.
 
 import (
 	"fmt"

@@ -1,11 +1,11 @@
-// Package packet is the bytes of VRRP version 3 (RFC 9568), ARP (RFC 826) and neighbour
-// discovery (RFC 4861) on Ethernet, and their meaning: one protocol a file.
+// Package packet encodes and parses VRRP version 3 (RFC 9568), ARP (RFC 826) and neighbour
+// discovery (RFC 4861) on Ethernet, one file for each protocol.
 //
-// Input is whatever somebody on the segment sends. A parser returns a whole value or a
-// Reason, reads nothing beyond the bytes it is given, and allocates at most the address
-// list of one advertisement (255 addresses).
+// Its input may come from anybody on the segment. A parser returns a complete value or a
+// Reason, reads nothing beyond the bytes it is given, and allocates at most the address list of
+// one advertisement (255 addresses).
 //
-// It knows no socket and no clock.
+// It uses no socket and no clock.
 package packet
 
 import (

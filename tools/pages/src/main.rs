@@ -1,5 +1,5 @@
-//! Man pages and completion by shells of the programs in Rust (those in Go write their own,
-//! cli/commandline/pages.go): `pages FOLDER` writes into it what belongs into /usr/share.
+//! Writes man pages and shell completions of the Rust programs (the Go programs write their
+//! own, cli/commandline/pages.go): `pages FOLDER` writes the files for /usr/share into it.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,6 +1,6 @@
-//! Tunnels: what stands between an outer IP header and the packet inside. One
-//! description for each, in a file of its own; encapsulate, decapsulate, path
-//! MTU, overheads, `explain` and the headers of the eBPF programs go by it.
+//! Tunnels: the headers between an outer IP header and the packet inside. Each has one
+//! description, in its own file; encapsulation, decapsulation, path MTU, overheads, `explain`
+//! and the headers of the eBPF programs use it.
 //!
 //! ```text
 //!  gre      |outer IP|GRE|inner IP ...........|

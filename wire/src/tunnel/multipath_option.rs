@@ -1,5 +1,5 @@
-//! The Multipath TCP option of Geneve tunnels: the key that a load balancer chose for
-//! a connection, and which backend has the bucket of the packet's five-tuple (MPLB,
+//! The Multipath TCP option of Geneve tunnels: the key that a load balancer chose for a
+//! connection, and the backend in charge of the bucket of the packet's five-tuple (MPLB,
 //! section 3.1). A load balancer writes it, backends' agents read it.
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //! |  address of the backend that has that bucket: 4 bytes, or 16  |
 //! ```
 //!
-//! 6: the address is IPv6. Key 0: none, the packet joins a connection, or opens a
-//! plain one. Bits that are 0 here must be 0: the option is critical.
+//! 6: the address is IPv6. Key 0: none, the packet joins a connection, or opens a plain one.
+//! Bits that are 0 here must be 0: the option is critical.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

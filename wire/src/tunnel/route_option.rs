@@ -1,6 +1,6 @@
-//! The route option of Geneve tunnels: on which backends, beside the one that
-//! the packet is sent to, its connection may live (MPLB, section 3.1: daisy
-//! chaining). A load balancer writes it, backends' agents read it.
+//! The route option of Geneve tunnels: the other backends, besides the packet's destination, on
+//! which its connection may live (MPLB, section 3.1: daisy chaining). A load balancer writes
+//! it, backends' agents read it.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -10,12 +10,11 @@
 //! |  addresses to try, in order: `num` of 4 bytes, or of 16       |
 //! ```
 //!
-//! 6: the addresses are IPv6, IPv4 ones among them mapped (RFC 4291). R: an
-//! agent that has nothing on the packet returns it to the first agent of its
-//! way, whose address is the last. `num`: 0 to 3. Who passes the packet on takes
-//! the first address off and lowers the hop limit; at 0 the packet may be
-//! delivered, but not passed on. Bits that are 0 here must be 0: the option is
-//! critical, so an agent drops what it does not understand.
+//! 6: the addresses are IPv6, with IPv4 ones mapped (RFC 4291). R: an agent that has no
+//! matching connection returns the packet to the first agent on its path, whose address is the
+//! last. `num`: 0 to 3. An agent that passes the packet on removes the first address and lowers
+//! the hop limit; at 0 the packet may be delivered, but not passed on. Bits that are 0 here
+//! must be 0: the option is critical, so an agent drops an option that it does not understand.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! Headers, held against a plain reading of them and against etherparse.
+//! Compares headers with a plain implementation of them and with etherparse.
 
 mod parse;
 mod plain;

@@ -1,4 +1,4 @@
-//! Parsing held against an independent parser, and against arbitrary bytes.
+//! Tests parsing with an independent parser, and with arbitrary bytes.
 
 use etherparse::PacketBuilder;
 use proptest::prelude::*;

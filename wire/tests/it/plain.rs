@@ -1,5 +1,5 @@
-//! Plain packets against the general parser: whatever is read in one go is
-//! what the headers say; and what is unusual is left to the general parser.
+//! Compares plain packets with the general parser: what is read in one go equals what the
+//! headers say, and unusual packets are left to the general parser.
 
 use etherparse::PacketBuilder;
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Route options: what is written is read, in a Geneve header among other
-//! options too, and bytes that mean something else are refused.
+//! Route options: what is written is read, also among other options in a Geneve header, and
+//! bytes with another meaning are refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,5 @@
-//! Datagrams, fragments and the ICMP errors about datagrams, which have no sockets: what
-//! the program remembers of them, against a model that remembers everything.
+//! Datagrams, fragments and ICMP errors about datagrams, which have no sockets: compares what
+//! the program remembers of them with a model that remembers everything.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};

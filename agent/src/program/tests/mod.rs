@@ -1,5 +1,5 @@
-//! The program itself, at each place that it has (PLACE), run by the kernel on frames of
-//! ours (BPF_PROG_TEST_RUN): what comes out, and what it was counted as.
+//! Tests the program itself at each place where it can be attached (PLACE): the kernel runs it
+//! on our frames (BPF_PROG_TEST_RUN), and the tests check its output and counts.
 
 use std::io::{self, Write};
 use std::ops::{Deref, DerefMut};

@@ -1,5 +1,5 @@
-//! Packets that name other agents: here, onward or dropped, against a model of
-//! the rules in plain Rust, with real sockets.
+//! Packets that name other agents: accepted, sent on or dropped, against a model of the rules
+//! in plain Rust, with real sockets.
 
 use std::net::IpAddr;
 

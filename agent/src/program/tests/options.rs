@@ -1,5 +1,5 @@
-//! Any bytes as Geneve options, through the program and through a plain reading of
-//! RFC 8926 and docs/formats.md: the same outcome, and never more than one.
+//! Any bytes as Geneve options, for the program and for a plain implementation of RFC 8926 and
+//! docs/formats.md: both give the same outcome, and exactly one.
 
 use proptest::prelude::*;
 use wire::tunnel::geneve;

@@ -1,4 +1,4 @@
-//! The programs' structs, held equal to those of records.rs by the programs' compiler.
+//! Checks with the programs' compiler that their structs equal those of records.rs.
 
 use std::fmt::Write;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Real sockets of a namespace, in each state that a connection can be in: the
-//! program finds them when the kernel runs it there.
+//! Real sockets of a namespace, in each state of a connection: the program finds them when the
+//! kernel runs it there.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;

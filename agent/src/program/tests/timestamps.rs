@@ -1,6 +1,6 @@
-//! The programs that look at timestamps, against a model: of single segments of any
-//! options and flags, and of connections through hours of silence, outages and wraps of
-//! every clock. The model knows what the kernel sent; it computes no offsets.
+//! The programs for timestamps against a model: single segments with any options and flags, and
+//! connections through hours of silence, outages and wraps of every clock. The model knows what
+//! the kernel sent; it computes no offsets.
 
 use aya::maps::{HashMap, MapData};
 use wire::tcp_options::Version;

@@ -1,4 +1,4 @@
-//! What the agent is spared, and what it sends on to another.
+//! Packets that the agent leaves to the kernel, and those that it sends on to another agent.
 
 use std::io::Read;
 use std::net::IpAddr;

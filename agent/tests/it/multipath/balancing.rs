@@ -1,4 +1,4 @@
-//! What the load balancer does with packets from clients.
+//! The load balancer's treatment of packets from clients.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, UdpSocket};

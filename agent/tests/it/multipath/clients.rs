@@ -1,4 +1,4 @@
-//! Clients that close one half, use a socket or a port again, or have other settings.
+//! Clients that close one direction, reuse a socket or a port, or have other settings.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};

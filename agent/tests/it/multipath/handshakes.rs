@@ -1,4 +1,4 @@
-//! Handshakes: which key a connection has, and what becomes of those that do not go well.
+//! Handshakes: the key of a connection, and what happens when a handshake fails.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! The namespaces, what runs in them, and what their kernels counted.
+//! The namespaces, the programs in them, and their kernels' counters.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Redirect rules: connections are at the backend, by their tokens, and what has no
-//! timestamp reaches the other one, which five-tuples lead to.
+//! Redirect rules: a connection is on the backend given by its token, and packets without
+//! timestamps reach the other backend, to which its five-tuple leads.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};

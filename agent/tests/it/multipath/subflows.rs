@@ -1,5 +1,5 @@
-//! Connections over several subflows: the kernels sign and check all they say of one
-//! another by the load balancer's key.
+//! Connections over several subflows: the kernels sign and verify their messages with the load
+//! balancer's key.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! A BPF file system of a test's own, for what an agent pins.
+//! A separate BPF file system for a test, for programs that an agent pins.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Two TAP devices in the place of a veth pair: as of a virtual machine, or of a network
-//! in user space.
+//! Two TAP devices instead of a veth pair, as of a virtual machine or of a network in user
+//! space.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,9 +1,9 @@
-//! What the driver's part costs: processor time of the whole machine for each frame, sent as
-//! a driver gives them, beside that of an XDP program which looks nothing up. And how many
+//! The cost in the driver: processor time of the whole machine for each frame, sent as a
+//! driver delivers it, next to that of an XDP program that looks nothing up. Also: how many
 //! first packets of flows are forwarded of those that such a sender offers.
 //!
-//! Sending, the cable and counting are in all of them; what is between the reflector's and
-//! another's is that one's own.
+//! All of them include sending, the cable and counting; the difference from the reflector
+//! is the cost of the program itself.
 
 use std::thread;
 use std::time::{Duration, Instant};

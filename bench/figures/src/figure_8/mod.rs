@@ -1,9 +1,9 @@
-//! Figure 8: throughput with and without kernel bypass; and how near the
-//! forwarder comes to a program that only sends frames back.
+//! Figure 8: throughput with and without kernel bypass, and how close the forwarder comes
+//! to a program that only sends frames back.
 //!
-//! Paper 5.2.1: minimum-sized UDP packets from many ports, throughput by
-//! number of packet threads, through the Linux stack and past it. Here both
-//! ends are on one machine, in namespaces, with a veth pair for a cable:
+//! Paper 5.2.1: minimum-sized UDP packets from many ports, throughput by number of packet
+//! threads, through the Linux stack and past it. Here both ends are in namespaces of one
+//! machine, with a veth pair as the cable:
 //!
 //! ```text
 //!  sender ══ veth, a queue per worker ══ forwarder (af_packet | af_xdp, without a kernel cache and with)
@@ -11,11 +11,11 @@
 //!         ◄══════ what comes back is counted at the sender's interface
 //! ```
 //!
-//! They take turns, so that each meets the same neighbours. What XDP programs do runs in
+//! They alternate, so that other load on the machine affects all alike. XDP programs run in
 //! the sender's time, so the processor time of the whole machine is counted, too. Over veth
-//! nothing is zero-copy: an allocation and a copy per packet in the kernel on
-//! either way cost far more than the forwarder. With as few cores as workers
-//! and a sender there are, they share them.
+//! nothing is zero-copy: an allocation and a copy per packet in the kernel in each
+//! direction cost far more than the forwarder. If there are only as many cores as workers
+//! and sender, they share them.
 
 mod driver;
 mod short;

@@ -1,6 +1,6 @@
-//! Connections of 20 packets, each of 50 ms: what a packet costs the machine where workers see
-//! all, and where the kernel sends what is between the first and the last. They are sent by
-//! sockets, which is in all of them, at a rate that workers keep up with.
+//! Connections of 20 packets, each lasting 50 ms: the cost of a packet if workers see all
+//! of them, and if the kernel sends those between the first and the last. All are sent
+//! through sockets, at a rate that workers can handle.
 
 use serde_json::{Map, Value};
 

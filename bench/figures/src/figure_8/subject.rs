@@ -1,5 +1,5 @@
-//! Who is under test: the forwarder by either driver, and the reflector that
-//! does nothing but send back.
+//! The programs under test: the forwarder with either driver, and the reflector, which only
+//! sends frames back.
 
 use super::Options;
 use crate::veth::{self, Load, Net, Place, Running, Service};

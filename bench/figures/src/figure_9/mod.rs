@@ -1,14 +1,14 @@
 //! Figure 9: throughput by type of TCP packets.
 //!
-//! Paper 5.2.2: SYN (a new five-tuple in each packet: select and remember),
-//! non-SYN (many connections, tracked) and constant five-tuple (one
-//! connection, in the cache). Here without a NIC: frames lie in memory and go
-//! through `Datapath::forward_batch`, so what is seen is what a packet thread
-//! can do. Each worker has a table of its own, as in the forwarder.
+//! Paper 5.2.2: SYN (a new five-tuple in each packet: select and remember), non-SYN (many
+//! connections, tracked) and constant five-tuple (one connection, in the cache). Here
+//! without a NIC: frames are in memory and go through `Datapath::forward_batch`, so the
+//! result is the limit of a packet thread. Each worker has its own table, as in the
+//! forwarder.
 //!
-//! The loop around it (filling 64 frames in, taking them out again) is
-//! measured in turns with it and subtracted. CPU time, so that workers that
-//! wait for a core on a busy machine count as if they had it.
+//! The loop around it (putting 64 frames in and taking them out) is measured alternately
+//! and subtracted. CPU time is measured, so waiting for a core on a busy machine does not
+//! count.
 
 mod worker;
 

@@ -1,4 +1,4 @@
-//! Figure 7: the rate by size of rings, and what rings cost in time once they are full.
+//! Figure 7: the rate by size of rings, and the time spent in rings once they are full.
 
 use crate::machine;
 use crate::report::{Report, Table};

@@ -1,7 +1,7 @@
 //! Figure 8: latency by load.
 //!
-//! The paper pings between two idle machines while others flood. Here one packet in a
-//! while of the load itself is timed, there and back, by the sender.
+//! The paper pings between two idle machines while others flood. Here the sender measures
+//! the round-trip time of some packets of the load itself.
 
 use super::Forwarder;
 use crate::machine;

@@ -1,8 +1,8 @@
-//! Figure 9: load balancers that are added one by one, each with the same part of a core.
+//! Figure 9: load balancers added one by one, each with the same share of a core.
 //!
-//! The paper gives each a machine and splits the load by a switch. Here each is a
-//! forwarder in a control group that bounds its CPU time, and has a sender of its own,
-//! all with the same part of the load.
+//! In the paper each has a machine, and a switch splits the load. Here each is a forwarder
+//! in a control group that limits its CPU time, with a sender of its own; all senders have
+//! the same share of the load.
 
 use std::process::id;
 use std::thread;

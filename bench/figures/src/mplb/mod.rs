@@ -1,8 +1,8 @@
-//! The evaluation of the second paper (Olteanu and Raiciu, "Datacenter Scale Load
-//! Balancing for Multipath Transport", HotMiddlebox 2016; section 4), redone.
+//! The evaluation of the second paper (Olteanu and Raiciu, "Datacenter Scale Load Balancing
+//! for Multipath Transport", HotMiddlebox 2016; section 4), repeated.
 //!
-//! [`table_1`] is in memory; the figures are over veth, as the Maglev paper's figure 8
-//! is, by the same sender.
+//! [`table_1`] is in memory; the figures are over veth, with the same sender as the Maglev
+//! paper's figure 8.
 
 pub mod figure_10;
 pub mod figure_7;

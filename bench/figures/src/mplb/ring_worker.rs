@@ -1,5 +1,5 @@
-//! A forwarder's worker with rings of any size, alone: what comes is forwarded by
-//! `Datapath::forward_batch` and sent back. The forwarder itself has rings of one size.
+//! A forwarder's worker alone, with rings of any size: `Datapath::forward_batch` forwards
+//! its packets, and they are sent back. The forwarder itself has rings of one size.
 
 use std::io::{self, Read};
 use std::time::{Duration, Instant};

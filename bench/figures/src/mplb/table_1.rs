@@ -1,10 +1,10 @@
-//! Table 1: what one core does, and two, by type of packet; and the mix of types that
-//! the paper found in traces of a backbone link (MAWI).
+//! Table 1: the throughput of one core and of two, by type of packet, and for the mix of
+//! types that the paper found in traces of a backbone link (MAWI).
 //!
-//! The paper's packets come from a NIC and leave by one; ours lie in memory and go
-//! through `Datapath::forward_batch`. So types are compared with one another, beside the
-//! paper's, which shares the cost of netmap among all of them. CPU time, so that a worker
-//! that waits for a core on a busy machine counts as if it had it.
+//! In the paper packets pass through a NIC; ours are in memory and go through
+//! `Datapath::forward_batch`. So compare types with one another, next to the paper's, in
+//! which all types share the cost of netmap. CPU time is measured, so waiting for a core on
+//! a busy machine does not count.
 
 use std::sync::Barrier;
 use std::thread;

@@ -1,5 +1,5 @@
-//! Both ends of the connections: threads and blocking sockets, as the kernel's work is what
-//! is measured.
+//! Both ends of the connections, with threads and blocking sockets, because the kernel's
+//! work is measured.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

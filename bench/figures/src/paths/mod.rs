@@ -1,14 +1,15 @@
-//! Whole ways of TCP over veth: to a server itself, through direct routing by nft, and through
-//! the forwarder (`af_packet`, kernel flow cache) and the server's agent. One upload, with all
-//! that a sender's kernel leaves to devices; and connections with one request each.
+//! TCP over veth on complete paths: to the server directly, with direct routing by nft, and
+//! through the forwarder (`af_packet`, kernel flow cache) and the server's agent. Measured
+//! are one upload, with everything that a sender's kernel leaves to devices, and
+//! connections with one request each.
 //!
 //! ```text
 //!  client ══ 1 ══ load balancer ══ 2 ══ server
 //!     ╚═══════════════ 3 ═════════════════╝      what the server says; and the direct way
 //! ```
 //!
-//! All are up at the same time and take turns, on one machine, whose processors also send
-//! and serve.
+//! All paths are up at the same time and take turns, on one machine, whose processors also
+//! run client and server.
 
 mod ends;
 mod site;

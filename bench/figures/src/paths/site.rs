@@ -1,4 +1,4 @@
-//! One way with its namespaces, its programs and its server.
+//! One path with its namespaces, its programs and its server.
 
 use std::net::Ipv4Addr;
 use std::process::id;

@@ -1,13 +1,13 @@
-//! What grows with services, backends and workers: the cost of a packet,
-//! memory, and the time from a changed plan to the one that workers take.
+//! What grows with the number of services, backends and workers: the cost of a packet,
+//! memory, and the time from a changed plan until workers use it.
 //!
 //! ```text
 //!  per line a process of its own:  Setup ─► Plan ─► View ─► workers ─► one backend goes down ─► Plan ─► View
 //!                                  memory and processor time of each step; packets in memory
 //! ```
 //!
-//! A process of its own, so that memory is that line's alone. Lines take
-//! turns, several times over; medians are shown.
+//! Each line of the result has its own process, so that the memory is that of the line
+//! alone. Lines take turns, several times; medians are shown.
 
 pub mod one;
 

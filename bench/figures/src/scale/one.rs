@@ -1,4 +1,4 @@
-//! One line: a plan, its workers, and one backend's flap.
+//! One line of the result: a plan, its workers, and one backend going down and up.
 
 use std::collections::HashSet;
 use std::fs;

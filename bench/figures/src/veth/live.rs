@@ -1,4 +1,4 @@
-//! The sender for what is done in the driver: frames that the kernel makes itself
+//! The sender for measurements in the driver: the kernel makes the frames itself
 //! (nic/examples/live_sender.rs).
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A bound on the CPU time of a program: a control group of the kernel.
+//! Limits a program's CPU time by a kernel control group.
 
 use std::fs;
 use std::path::{Path, PathBuf};

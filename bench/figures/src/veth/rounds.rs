@@ -1,4 +1,4 @@
-//! How often something is measured over veth, for how long, with what load.
+//! How often, for how long and with what load measurements over veth are made.
 
 use super::{Load, Packets};
 use crate::machine;

@@ -1,7 +1,7 @@
-//! The other end of the cable: runs inside the sender's namespace, sends
-//! frames to the VIP and, where asked to, waits for each to come back.
+//! The other end of the cable. It runs in the sender's namespace, sends frames to the VIP
+//! and, if requested, waits for each to come back.
 //!
-//! What it found is one line of JSON on stdout.
+//! It prints its result as one line of JSON.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

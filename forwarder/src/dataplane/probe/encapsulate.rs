@@ -1,4 +1,4 @@
-//! From a packet of the device to the frame that goes to the backend.
+//! Turns a packet of the probe device into the frame for the backend.
 
 use datapath::verdict::DeviceIndex;
 use datapath::{FlowHash, View, encapsulate};

@@ -1,4 +1,4 @@
-//! The controller's health checks on their way through the tunnels.
+//! Sends the controller's health checks through the tunnels.
 //!
 //! ```text
 //!  controller's socket ─ mark ─► kernel ─► gw-probe (TUN) ─► this thread ─► packet socket ─► backend
@@ -6,14 +6,13 @@
 //!        └───────────────────── kernel ◄──────── from the VIP to our address ──────────────────┘
 //! ```
 //!
-//! A probe is to meet what a client's packet meets: the same outer headers, next
-//! hop and MAC, made by the same code from the same View. Only the backend is not
-//! selected but named: by the source port, which the plan assigns. What is no
-//! probe is dropped and counted; nothing that comes from the network ever gets
-//! here.
+//! A probe should meet the same conditions as a client's packet: outer headers, next hop and
+//! MAC are made by the same code from the same View. Only the backend is not selected but given
+//! by the source port, which the plan assigns. Packets that are not probes are dropped and
+//! counted; nothing from the network ever gets here.
 //!
-//! The thread runs while the plan has probes. It is none that clients' packets
-//! need, and shares nothing with those but the View.
+//! The thread runs while the plan has probes. Clients' packets do not need it, and it shares
+//! only the View with the threads that they need.
 
 mod encapsulate;
 mod settings;

@@ -1,4 +1,4 @@
-//! The device as the kernel has to have it.
+//! The kernel settings that the device needs.
 
 use std::path::Path;
 

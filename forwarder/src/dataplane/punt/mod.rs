@@ -1,21 +1,20 @@
-//! Gives back to the kernel what is the kernel's: frames that the filter took
-//! by their destination's prefix, and that are to no VIP.
+//! Returns frames to the kernel that the filter took by their destination's prefix, but that
+//! are to no VIP.
 //!
 //! ```text
 //!  worker ─ copy ─► ring ─► this thread ─► TAP beside the device it came from ─► kernel
 //! ```
 //!
-//! One TAP for each interface (`gw-eth1` beside eth1), so that people can see
-//! in their firewall's rules where a packet came from, and with its hardware
-//! address, or the kernel would take the frames for another host's. Nothing
-//! that we send, and nothing for a VIP, ever comes by a TAP, and it is no
-//! device of ours: there is no loop. What the kernel answers leaves by its own
-//! routes, not by the TAP.
+//! There is one TAP for each interface (`gw-eth1` for eth1), so that firewall rules show where
+//! a packet came from. It has the interface's hardware address, or the kernel would take the
+//! frames for another host's. Nothing that we send, and nothing for a VIP, ever arrives by a
+//! TAP, and it is not one of our devices, so there is no loop. The kernel's answers leave by
+//! its own routes, not by the TAP.
 //!
-//! A worker pays a copy for such a frame, and one wake-up for a batch; a full
-//! ring drops and counts (`pass_full`). The thread's low priority leaves the
-//! cores to the workers in a flood. Where no TAP can be made, frames
-//! are dropped (`not_passed`), the log says why, and it is tried again.
+//! For such a frame a worker pays a copy, and for a batch one wake-up; a full ring drops and
+//! counts (`pass_full`). The thread's low priority leaves the cores to the workers in a flood.
+//! If no TAP can be made, frames are dropped (`not_passed`), the log says why, and it is tried
+//! again.
 
 mod settings;
 

@@ -1,5 +1,5 @@
-//! What the kernel has to know of a TAP to treat packets from it as it would
-//! have treated them from the interface.
+//! The kernel settings of a TAP, by which the kernel treats packets from it like those from the
+//! interface.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Which worker gets a frame. Knows no ring, no frame and no clock.
+//! Chooses the worker for a frame. Uses no ring, no frame and no clock.
 
 /// Dispatches frames to workers: a flow's frames to its own worker as long as that
 /// has room, else to the others in turn (paper 3.1).

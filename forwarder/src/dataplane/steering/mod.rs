@@ -1,7 +1,6 @@
-//! `steering: software` (paper 3.1): one thread receives from all queues,
-//! steers each frame to a worker by its flow, and sends what workers hand
-//! back. For NICs with one queue, and for traffic that arrives in one tunnel,
-//! which a NIC does not spread.
+//! `steering: software` (paper 3.1): one thread receives from all queues, steers each frame to
+//! a worker by its flow, and sends the frames that workers return. For NICs with one queue, and
+//! for traffic in a single tunnel, which a NIC does not distribute.
 //!
 //! ```text
 //!  queues ─► steering thread ─ flow hash ─► ring of its worker ─► worker ─┐
@@ -9,12 +8,11 @@
 //!    └── muxing ◄──┴────────────────────────── ring of frames to send ◄───┘
 //! ```
 //!
-//! All packet memory is one pool's, and frames are never copied. Frames of a
-//! flow stay in order, unless some are misdirected: those pass by the full worker,
-//! no table remembers them (a bystander whose backend has changed may break),
-//! and they are counted. Where every ring is full the frame is dropped
-//! (`worker_full`). A device that takes no more lets the rings back fill up,
-//! and workers then drop (`tx_full`): here nothing is lost and no thread waits.
+//! All packet memory belongs to one pool, and frames are never copied. Frames of a flow stay in
+//! order, unless some are misdirected because their worker's ring is full: no table remembers
+//! these (if their backend has changed, their connection may break), and they are counted. If
+//! every ring is full, the frame is dropped (`worker_full`). If a device accepts no more, the
+//! rings back fill up, and workers drop (`tx_full`): nothing is lost here, and no thread waits.
 
 pub mod dispatch;
 mod rings;

@@ -1,5 +1,5 @@
-//! The rings between the steering thread and a worker, whose end looks to the
-//! worker like any other queue.
+//! The rings between the steering thread and a worker. To the worker its end looks like any
+//! other queue.
 //!
 //! ```text
 //!  steering: Link ── frames, by device ──► Lane: worker

@@ -1,6 +1,6 @@
-//! The thread behind `health.sock`: one packet in, one packet out. It holds at
-//! most [`CLIENTS_MAX`] connections, answers one request of each in a round,
-//! and never waits for a client.
+//! The thread that serves `health.sock`: one packet in, one packet out. It holds at most
+//! [`CLIENTS_MAX`] connections, answers one request of each in a round, and never waits for a
+//! client.
 
 use std::io;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
-//! Whether this process forwards, for those who announce routes to it, and for
-//! the service manager. `proto/guideway/forwarder/v1/health.proto` is the
-//! contract.
+//! Whether this process forwards: for the processes that announce routes to it, and for the
+//! service manager. `proto/guideway/forwarder/v1/health.proto` is the contract.
 //!
 //! ```text
 //!  threads: heartbeats ──┐
@@ -8,8 +7,8 @@
 //!  control: plan, phase ─┘                    └► thread `watchdog`: systemd
 //! ```
 //!
-//! **Invariant:** reading [`Health`] takes no lock and waits for nothing:
-//! neither for gRPC, nor for a page, nor for a capture, nor for a change of plan.
+//! **Invariant:** reading [`Health`] takes no lock and waits for nothing: no gRPC call, no
+//! metrics page, no capture, no change of plan.
 
 mod answering;
 mod watchdog;

@@ -1,5 +1,5 @@
-//! The service manager's watchdog: it hears from us while every thread that
-//! packets need goes round its loop, and ends us when it does not.
+//! The service manager's watchdog: it is notified while every thread that packets need
+//! completes its loop, and ends this process if it is not.
 
 use std::io;
 use std::sync::Arc;

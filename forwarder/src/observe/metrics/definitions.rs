@@ -1,4 +1,4 @@
-//! The forwarder's metrics, in the order of its page: docs/counters.md is made of them
+//! The forwarder's metrics, in the order of its page: docs/counters.md is made from this list
 //! (`make generate`).
 
 daemon::define_metrics! {

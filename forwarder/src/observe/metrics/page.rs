@@ -1,4 +1,4 @@
-//! The forwarder's metrics, by the names operators know (docs/counters.md).
+//! The page of the forwarder's metrics, with the names that operators know (docs/counters.md).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the test programs in namespaces share.
+//! Code shared by the tests in namespaces.
 
 use testnet::{Namespace, link};
 

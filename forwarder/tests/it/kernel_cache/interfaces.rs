@@ -1,4 +1,4 @@
-//! More than one interface: packets leave by another one, and come in by several.
+//! Several interfaces: packets leave by another one, and arrive on several.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

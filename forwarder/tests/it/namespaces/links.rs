@@ -1,5 +1,5 @@
-//! Interfaces of the kernel's above others: VLANs, bonds and bridges. Not every kernel has
-//! them; those of `make vms` do.
+//! Virtual interfaces on top of others: VLANs, bonds and bridges. Not every kernel has them;
+//! those of `make vms` do.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,5 @@
-//! What the kernel has left undone of a frame: checksums that a device was to complete,
-//! and segments that GRO or TSO joined, which are cut to what the sender's TCP or UDP
-//! would have sent.
+//! Completes what the kernel left to a device: fills in checksums, and cuts segments that GRO
+//! or TSO joined into those that the sender's TCP or UDP would have sent.
 //!
 //! ```text
 //!  | Ethernet | IP | TCP |    payload: 64 KiB at most     |

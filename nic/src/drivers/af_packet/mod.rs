@@ -6,14 +6,14 @@
 //!            └ traffic control       ┘ cached: sent; ours: dropped; all else ─► kernel
 //! ```
 //!
-//! A packet socket sees frames before traffic control does, so the same
-//! choice is made twice, but for what the kernel flow cache holds
-//! (bpf/packet.bpf.c). Needs no XDP and works on every driver; each frame for a
-//! worker is copied, and the kernel has allocated for it before we see it.
+//! A packet socket sees frames before traffic control does, so the same choice is made twice,
+//! except for flows in the kernel flow cache (bpf/packet.bpf.c). It needs no XDP and works with
+//! every driver. Each frame for a worker is copied, and the kernel has allocated a buffer for
+//! it before.
 //!
-//! Unlike XDP this sees frames as the kernel has them: segments that GRO or TSO
-//! joined, and checksums that the sender left to hardware. The cache sends them
-//! so; for workers they are cut and completed here ([`joined`]).
+//! Unlike XDP, this sees frames as the kernel has them: segments joined by GRO or TSO, and
+//! checksums left to hardware. The cache sends them so; for workers they are cut and completed
+//! here ([`joined`]).
 
 mod joined;
 pub(crate) mod program;

@@ -1,5 +1,5 @@
-//! The two filters of a packet socket: what it takes, and what traffic
-//! control sends or drops.
+//! The two filters of a packet socket: the frames that it takes, and those that traffic control
+//! sends or drops.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

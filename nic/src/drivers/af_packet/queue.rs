@@ -1,8 +1,8 @@
-//! A packet socket as a queue: a batch each way is one system call.
+//! A packet socket as a queue: one system call for a batch in each direction.
 //!
-//! A message is a frame, in a chunk; joined segments (64 KiB at most) go on in memory
-//! of the message's own, and are cut from there into the batches that follow. Until all
-//! are cut nothing more is received.
+//! Each message is a frame, in a chunk. Joined segments (up to 64 KiB) continue in separate
+//! memory of the message, from which they are cut into the following batches. Until all are
+//! cut, nothing more is received.
 
 use std::collections::VecDeque;
 use std::io;

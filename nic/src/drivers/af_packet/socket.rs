@@ -1,4 +1,4 @@
-//! Packet sockets: made, guarded, bound, joined into a group.
+//! Packet sockets: creates, guards and binds them, and joins them into a group.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -7,18 +7,16 @@
 //!                    └ all else ─► kernel
 //! ```
 //!
-//! One socket for each RX queue: a queue without one loses what is ours. The
-//! filter goes with the process, however it ends, and frames of ours then
-//! reach the kernel.
+//! There is one socket for each RX queue; a queue without one would lose our frames. The filter
+//! ends with the process, however it ends, and our frames then reach the kernel.
 //!
-//! Known traps. A sender on a veth pair leaves checksums to hardware that is
-//! not there, and they arrive wrong: `ethtool -K IF tx off` on the senders'
-//! side. In generic mode frames joined by GRO or TSO are longer than a chunk
-//! and are dropped (`rx_dropped`): `ethtool -K IF gro off tso off gso off`.
-//! A frame longer than the egress link's MTU counts as sent; the link's own
-//! counter shows that it was not. Zero-copy is used where the driver has it;
-//! all sockets of a worker must then have it, because they share its memory:
-//! between unequal interfaces set [`crate::QueueOptions::copy`].
+//! Known traps. A sender on a veth pair leaves checksums to hardware that does not exist, and
+//! they arrive wrong: use `ethtool -K IF tx off` on the senders' side. In generic mode frames
+//! joined by GRO or TSO are longer than a chunk and are dropped (`rx_dropped`): use `ethtool -K
+//! IF gro off tso off gso off`. A frame longer than the egress link's MTU counts as sent; the
+//! link's own counter shows that it was not. Zero-copy is used if the driver supports it. All
+//! sockets of a worker must then have it, because they share its memory: between unequal
+//! interfaces set [`crate::QueueOptions::copy`].
 
 pub(crate) mod program;
 mod queue;

@@ -1,5 +1,5 @@
-//! A device made of captures: what it receives is in one file, what it sends
-//! goes to another. Takes no time: for that, replay reads captures itself.
+//! A device made of capture files: it receives the frames of one file and sends into another.
+//! It ignores the capture's times; to follow them, replay reads captures itself.
 
 use std::io::{Read, Write};
 use std::os::fd::RawFd;

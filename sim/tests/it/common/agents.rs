@@ -1,5 +1,5 @@
-//! A model of backends: their agents, which read the bytes that load balancers send,
-//! and their kernels' sockets.
+//! A model of backends: their agents, which parse the load balancers' packets, and their
+//! kernels' sockets.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

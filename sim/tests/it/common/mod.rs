@@ -1,5 +1,5 @@
-//! What the tests share: plans, packets and a load balancer that forwards one
-//! packet at a time.
+//! Code shared by the tests: plans, packets and a load balancer that forwards one packet at a
+//! time.
 
 pub mod agents;
 

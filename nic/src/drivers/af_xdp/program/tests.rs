@@ -1,6 +1,5 @@
-//! The filter itself, run by the kernel on frames of ours
-//! (BPF_PROG_TEST_RUN). No socket is connected, so that what is ours shows as
-//! dropped and counted `no_socket`.
+//! Tests the filter in the kernel on frames of ours (BPF_PROG_TEST_RUN). No socket is
+//! connected, so our frames are dropped and counted as `no_socket`.
 
 use std::io::{self, Write};
 
