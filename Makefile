@@ -126,7 +126,7 @@ units: deps-build build ## The systemd units under a real systemd, in a containe
 	tools/units.sh
 
 .PHONY: vms
-vms: deps-build ## The eBPF programs and sockets under Debian's kernels, in emulated machines (root, network) [SUITES="bookworm trixie sid"]
+vms: deps-build $(if $(filter ipvs,$(SUITES)),deps-lab build) ## The eBPF programs and sockets under Debian's kernels, in emulated machines; or keepalived and IPVS beside Guideway (root, network) [SUITES="bookworm trixie sid" or ipvs, with IPVS_ROUNDS= ONLY=regexp]
 	tools/vms.sh $(SUITES)
 
 .PHONY: packages-test
@@ -163,8 +163,8 @@ lint-tree:
 .PHONY: lint-go
 lint-go:
 	tools/tools.sh
-	go vet -tags upgrade,browser ./...
-	.cache/bin/staticcheck -tags upgrade,browser ./...
+	go vet -tags upgrade,browser,ipvs ./...
+	.cache/bin/staticcheck -tags upgrade,browser,ipvs ./...
 	.cache/bin/revive -config tools/revive.toml -set_exit_status ./...
 
 .PHONY: lint-rust

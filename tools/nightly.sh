@@ -28,13 +28,14 @@
 #   fresh_test    make test there                         |
 #   packages      what make packages makes, as it is used |
 #   vms           other kernels, emulated (make vms)      |
+#   ipvs          keepalived and IPVS beside, emulated    |
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/stages.sh
 
 readonly MINUTES_MAX=40
 readonly CORE=(release labs labs_frr race compilers browser changes units deny upgrade)
-readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test packages vms)
+readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test packages vms ipvs)
 
 stage_release() { make build; }
 
@@ -107,6 +108,8 @@ stage_fresh_test() { make fresh FRESH=test; }
 stage_packages() { make packages-test; }
 
 stage_vms() { make vms; }
+
+stage_ipvs() { make vms SUITES=ipvs; }
 
 main() {
     if [[ ${1-} == --stage ]]; then

@@ -4,6 +4,8 @@
 # network for packages.
 #
 #   tools/vms.sh [suite ...]        bookworm (6.1), trixie (6.12), sid (7.2 or newer)
+#   tools/vms.sh ipvs               keepalived and IPVS beside Guideway, with the kernel of trixie and
+#                                   the programs in bin/ (`make vms SUITES=ipvs`)
 #
 #   this machine's root ──9p, read only──► overlay in memory ──► the tests of this checkout, as root
 #   .cache/vms/SUITE: vmlinuz, modules ──► booted by an initrd of busybox
@@ -18,8 +20,10 @@ readonly NAME=vms
 . tools/stages.sh
 
 readonly KERNELS=$PWD/.cache/vms
-# In all: a boot takes some 10 s, the tests 10 minutes.
-readonly MACHINE_SECONDS=2400 TEST_SECONDS=900
+# In all: a boot takes some 10 s, the tests 10 minutes, and so does a round beside IPVS, by a clock
+# that stands still while the machine waits for a processor.
+export IPVS_ROUNDS=${IPVS_ROUNDS:-1}
+readonly MACHINE_SECONDS=2400 IPVS_MACHINE_SECONDS=$((3600 * IPVS_ROUNDS)) TEST_SECONDS=900
 readonly BOOT_MODULES=(virtio_pci 9pnet_virtio 9p overlay)
 
 main() {
@@ -36,9 +40,10 @@ main() {
     trap clean_up EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
-    build_tests
+    [[ ${suites[*]} == ipvs ]] || build_tests
+    [[ " ${suites[*]} " != *" ipvs "* ]] || build_ipvs
     for suite in "${suites[@]}"; do
-        fetch_kernel "$suite"
+        fetch_kernel "$(kernel_of "$suite")"
         run_machine "$suite" || failed=1
     done
     table
@@ -60,6 +65,14 @@ build_tests() {
         die "the tests do not build"
     }
     printf '%s\n' "$BPF_COMPILERS" >"$folder/compilers"
+}
+
+# Of Debian's stable release: keepalived has IPVS there, and take-overs work with AF_XDP.
+kernel_of() { [[ $1 == ipvs ]] && echo trixie || echo "$1"; }
+
+build_ipvs() {
+    need keepalived keepalived
+    CGO_ENABLED=0 go test -c -tags ipvs -o "$folder/scenarios.test" ./lab/scenarios || die "the scenarios do not build"
 }
 
 # fetch_kernel SUITE: the newest of the suite, checked by apt's keys.
@@ -92,14 +105,25 @@ fetch_kernel() {
 
 # run_machine SUITE: 1 if a test failed there, or it did not come up.
 run_machine() {
-    local root=$KERNELS/$1/root out=$folder/$1
+    local root out=$folder/$1 seconds=$MACHINE_SECONDS clock=()
+    root=$KERNELS/$(kernel_of "$1")/root
     mkdir -p "$out"
     make_initrd "$root" "$out/initrd"
-    cp "$folder"/{programs,compilers} "$out"
+    if [[ $1 == ipvs ]]; then
+        cp "$folder/scenarios.test" "$out"
+        echo "scenarios /mnt/out/scenarios.test" >"$out/programs"
+        echo "$IPVS_ROUNDS ${ONLY:-IPVS}" >"$out/rounds"
+        # Its clock counts instructions, 2 ns each, and waits for nothing else: the timers of
+        # programs find a machine that is always as quick, however little of this one it gets.
+        clock=(-icount shift=1)
+        seconds=$IPVS_MACHINE_SECONDS
+    else
+        cp "$folder"/{programs,compilers} "$out"
+    fi
     : >"$out/rows"
     say "$1: Linux $release"
-    # It ends with this script, also if that is killed.
-    setpriv --pdeathsig TERM timeout "$MACHINE_SECONDS" qemu-system-x86_64 -nodefaults -no-reboot -display none -accel tcg -cpu max -smp 2 -m 3072 \
+    # It ends with this script, also if that is killed. Emulated, MWAIT of an idle processor spins.
+    setpriv --pdeathsig TERM timeout "$seconds" qemu-system-x86_64 -nodefaults -no-reboot -display none -accel tcg -cpu max,-monitor -smp 2 -m 3072 "${clock[@]}" \
         -kernel "$(ls "$root/boot/vmlinuz-$release" "$root/lib/modules/$release/vmlinuz" 2>/dev/null | head -n 1)" \
         -initrd "$out/initrd" -append "console=ttyS0 panic=-1 rdinit=/init guideway=$PWD" -serial "file:$out/console" \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
@@ -167,7 +191,11 @@ inside_machine() {
     modprobe tun
     ip link set lo up
     cut -d. -f1 /proc/uptime >/mnt/out/booted
-    inside_tests "$1"
+    if [[ -e /mnt/out/rounds ]]; then
+        inside_ipvs "$1"
+    else
+        inside_tests "$1"
+    fi
     touch /mnt/out/ended
     sync
     echo o >/proc/sysrq-trigger
@@ -199,6 +227,14 @@ inside_tests() {
     try "$1/forwarder" links forwarder-test namespaces::links --ignored
 }
 
+inside_ipvs() {
+    local only
+    export IPVS_REPORT=/mnt/out/tables
+    modprobe -a ip_vs ip_vs_mh
+    read -r IPVS_ROUNDS only </mnt/out/rounds
+    try "$1/lab/scenarios" beside-ipvs scenarios -test.v -test.run "$only"
+}
+
 at_least() { [[ $(printf '%s\n' "$1" "$(uname -r)" | sort -V | head -n 1) == "$1" ]]; }
 
 # try FOLDER NAME PROGRAM [arguments]
@@ -206,9 +242,9 @@ try() {
     local program begun=$SECONDS outcome=passed
     program=$(sed -n "s/^$3 //p" /mnt/out/programs)
     cd "$1"
-    timeout "$TEST_SECONDS" "$program" "${@:4}" >"/mnt/out/$2.log" 2>&1 || outcome=FAILED
+    timeout $((TEST_SECONDS * IPVS_ROUNDS)) "$program" "${@:4}" >"/mnt/out/$2.log" 2>&1 || outcome=FAILED
     # A program without tests, or whose tests skip themselves, has tried nothing.
-    if ! grep -q '^test .* ok$' "/mnt/out/$2.log" || grep -q '^SKIPPED\|SKIPPED .*: needs' "/mnt/out/$2.log"; then
+    if ! grep -q '^test .* ok$\|^--- PASS' "/mnt/out/$2.log" || grep -q '^SKIPPED\|SKIPPED .*: needs\|^--- SKIP' "/mnt/out/$2.log"; then
         outcome=FAILED
     fi
     row "$2" $((SECONDS - begun)) "$outcome" >>/mnt/out/rows
@@ -224,11 +260,13 @@ judge() {
     fi
     rows+="$(row "$1" "$(<"$2/booted")" "Linux $release")"$'\n'"$(<"$2/rows")"$'\n'
     rows+=$(sed -n 's/^.*instructions in.*$/    &/p' "$2"/*.log)$'\n'
+    [[ ! -e $2/tables ]] || rows+=$(<"$2/tables")$'\n'
     for name in $(awk '/FAILED$/ { print $1 }' "$2/rows"); do
         printf '\n== %s: %s\n' "$1" "$name" >&2
         tail -n 200 "$2/$name.log" >&2
     done
-    [[ -e $2/ended ]] || { tail -n 30 "$2/console" >&2; rows+="    it did not end"$'\n'; return 1; }
+    # Of a test that the time was too short for, the log says how far it came.
+    [[ -e $2/ended ]] || { tail -n 30 "$2/console" "$2"/*.log >&2 || true; rows+="    it did not end"$'\n'; return 1; }
     ! grep -q 'FAILED$' "$2/rows"
 }
 

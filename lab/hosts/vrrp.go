@@ -48,9 +48,13 @@ func vrrpConfig(network topology.Network) string {
 }
 
 // vrrpGroups: one for each load balancer, listed so that none is without VIPs, and so that
-// of two each has both services and both families.
+// of two each has both services and both families. With one owner there is one group.
 func vrrpGroups(network topology.Network) [][]netip.Addr {
-	groups := make([][]netip.Addr, len(network.LoadBalancers))
+	count := len(network.LoadBalancers)
+	if network.OneOwner {
+		count = 1
+	}
+	groups := make([][]netip.Addr, count)
 	for i, vip := range slices.Concat(topology.WebVIPs, []netip.Addr{topology.EchoVIPs[1], topology.EchoVIPs[0]}) {
 		groups[i%len(groups)] = append(groups[i%len(groups)], vip)
 	}
@@ -70,6 +74,11 @@ func allOwn(network topology.Network, routes topology.Routes) error {
 		}
 	}
 	return nil
+}
+
+// PreferredOwner of all VIPs, in a lab in which they have one.
+func (lab *Lab) PreferredOwner() string {
+	return preferred(lab.Network.LoadBalancers, 0, 1).Name
 }
 
 // preferred by a group of so many.

@@ -35,6 +35,26 @@ func TestWithoutARouterEachLoadBalancerOwnsVIPs(t *testing.T) {
 	}
 }
 
+func TestOneOwnerHasAllVIPs(t *testing.T) {
+	o := testOptions()
+	o.Router, o.OneOwner = topology.NoRouter, true
+	lab := &Lab{Network: topology.New(o)}
+	if groups := vrrpGroups(lab.Network); len(groups) != 1 || len(groups[0]) != 4 {
+		t.Errorf("groups %v", groups)
+	}
+	owner, err := lab.Network.LoadBalancer(lab.PreferredOwner())
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes := topology.Routes{}
+	for i, vip := range append(topology.WebVIPs, topology.EchoVIPs...) {
+		routes[vip] = []netip.Addr{owner.Address(i % 2)}
+	}
+	if err := routesComplete(lab.Network, routes); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOfTwoLoadBalancersEachOwnsBothServicesAndFamilies(t *testing.T) {
 	o := testOptions()
 	o.Router = topology.NoRouter

@@ -123,6 +123,8 @@ type Settings struct {
 	TunnelChecks bool
 	// Announce of every service; empty: address. Reconfigure changes it.
 	Announce string
+	// OneOwner: without a router, one load balancer owns all VIPs by VRRP while it is well.
+	OneOwner bool
 }
 
 // ValidName of an instance: letters, digits and dashes, so that it can be part
@@ -148,6 +150,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("load balancers %d without a router: give 1 to %d, as many as there are VIPs, each of which has one owner", o.LoadBalancers, vipsCount)
 	case o.Router == NoRouter && o.TwoClusters:
 		return errors.New("two clusters without a router: give one or the other")
+	case o.OneOwner && o.Router != NoRouter:
+		return fmt.Errorf("one owner of all VIPs with router %q: VIPs have owners only in a lab without a router: give router none, too", o.Router)
 	case !slices.Contains([]string{"", "gre", "ipip", "gue", "geneve", "l2"}, o.Encap):
 		return fmt.Errorf("encap %q: give gre, ipip, gue, geneve or l2", o.Encap)
 	case o.Encap == "l2" && o.Router != NoRouter:
@@ -208,6 +212,8 @@ type Network struct {
 	// Switch: there is no router. All nodes are on one segment, and nobody has a gateway:
 	// every address is on the link. The load balancers own the VIPs by VRRP.
 	Switch bool
+	// OneOwner: see Settings.
+	OneOwner bool
 	// KeepsOffloads: see Settings.Driver.
 	KeepsOffloads bool
 }
@@ -218,7 +224,7 @@ func NamespacePrefix(instance string) string { return "gw-" + instance + "." }
 // New network of a lab with these options.
 func New(o Options) Network {
 	prefix := NamespacePrefix(o.Name)
-	network := Network{Instance: o.Name, Router: prefix + "router", TwoClusters: o.TwoClusters, KeepsOffloads: o.Driver == "af_packet"}
+	network := Network{Instance: o.Name, Router: prefix + "router", TwoClusters: o.TwoClusters, KeepsOffloads: o.Driver == "af_packet", OneOwner: o.OneOwner}
 	if o.Router == NoRouter {
 		network.Router, network.Switch = prefix+"switch", true
 	}

@@ -61,6 +61,7 @@ func TestBadOptionsAreRefusedWithTheirCure(t *testing.T) {
 		"fabric MTU 1400":    func(o *Options) { o.FabricMTU = 1400 },
 		"bird, frr or none":  func(o *Options) { o.Router = "cisco" },
 		"give 1 to 4, as":    func(o *Options) { o.Router, o.LoadBalancers = NoRouter, 5 },
+		"one owner of all":   func(o *Options) { o.OneOwner = true },
 		"without a router":   func(o *Options) { o.Router, o.TwoClusters = NoRouter, true },
 	} {
 		o := testOptions()

@@ -84,6 +84,8 @@ type Report struct {
 	Messages    int `json:"messages"`
 	// LongestPause of any message that did come back.
 	LongestPause time.Duration `json:"longest_pause"`
+	// LongestRequest that was answered, with its handshake if it had one.
+	LongestRequest time.Duration `json:"longest_request"`
 	// Fresh counts new connections of the last mark by backend.
 	Fresh map[string]int `json:"fresh"`
 	// Failures and Recent (the last fresh flows) come with the last report.
@@ -253,6 +255,7 @@ func (l *Load) requested(mark int, failure Failure) {
 		l.report.Failures = append(l.report.Failures, failure)
 		return
 	}
+	l.report.LongestRequest = max(l.report.LongestRequest, failure.Failed.Sub(failure.Begun))
 	if failure.Kind != KindFresh {
 		return
 	}

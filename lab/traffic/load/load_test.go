@@ -224,6 +224,24 @@ func TestARequestThatFailsIsCountedOnceAndNotTriedAgain(t *testing.T) {
 	}
 }
 
+func TestTheLongestRequestIsThatOfASlowAnswer(t *testing.T) {
+	const slow = 150 * time.Millisecond
+	var served atomic.Int64
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if served.Add(1) == 3 {
+			time.Sleep(slow)
+		}
+		nameYourself("be-1")(w, r)
+	}))
+	defer web.Close()
+	spec := testSpec()
+	spec.Web, spec.FreshRate = []netip.AddrPort{addrPort(t, web.Listener.Addr())}, 50
+	report := runFor(t, spec, 300*time.Millisecond)
+	if report.Failed > 0 || report.LongestRequest < slow || report.LongestPause != 0 {
+		t.Errorf("%+v", report)
+	}
+}
+
 func TestNobodyListeningIsAFailureOfEachKind(t *testing.T) {
 	nobody := netip.MustParseAddrPort(looptest.FreeAddress(t))
 	spec := testSpec()
