@@ -116,10 +116,20 @@ type Speaker struct {
 	late                  time.Duration
 	linkProblem, sendFail string
 	problem               string // as it was said last
+	entered               map[routerName]entered
 	buffer                []byte
 	// flooded: a socket had more than was read.
 	flooded bool
 }
+
+type routerName struct {
+	vrid   uint8
+	isIPv6 bool
+}
+
+// entered: when a virtual router came into its state, by the election's clock, and by people's as
+// that was then. Computed anew it would differ each time, and look like another state.
+type entered struct{ at, shown time.Time }
 
 // New makes a speaker that owns nothing, whose sockets Run closes. onEvent hears each election.Changed and
 // election.SecondOwner; it must neither block nor call the speaker.
@@ -133,7 +143,7 @@ func New(log *slog.Logger, onEvent func(election.Action)) (*Speaker, error) {
 		_ = unix.Close(wake)
 		return nil, err
 	}
-	s := &Speaker{log: log, onEvent: onEvent, wake: wake, watch: watch, buffer: make([]byte, receiveBytes)}
+	s := &Speaker{log: log, onEvent: onEvent, wake: wake, watch: watch, buffer: make([]byte, receiveBytes), entered: map[routerName]entered{}}
 	s.shown.Store(&Shown{})
 	return s, nil
 }
@@ -317,7 +327,7 @@ func (s *Speaker) show() {
 	// The clock here is not that of people.
 	boot := time.Now().Add(-time.Duration(now().UnixNano()))
 	for i := range shown.Routers {
-		shown.Routers[i].Since = boot.Add(time.Duration(shown.Routers[i].Since.UnixNano()))
+		shown.Routers[i].Since = s.enteredState(&shown.Routers[i], boot)
 	}
 	for i := range shown.Probes {
 		if at := &shown.Probes[i].AnsweredAt; !at.IsZero() {
@@ -325,6 +335,14 @@ func (s *Speaker) show() {
 		}
 	}
 	s.shown.Store(shown)
+}
+
+func (s *Speaker) enteredState(r *election.RouterState, boot time.Time) time.Time {
+	name := routerName{r.VRID, r.IPv6}
+	if !s.entered[name].at.Equal(r.Since) {
+		s.entered[name] = entered{at: r.Since, shown: boot.Add(time.Duration(r.Since.UnixNano()))}
+	}
+	return s.entered[name].shown
 }
 
 // wait until something comes, or is due.

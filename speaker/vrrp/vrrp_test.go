@@ -46,6 +46,19 @@ func pair(t *testing.T, change func(*Desired)) (*network, *machine, *machine) {
 	return n, owner, other
 }
 
+// A look at the same state may not find that it began at another time: it would be an event.
+func TestAStateHasOneBegin(t *testing.T) {
+	_, owner, _ := pair(t, nil)
+	begins := map[time.Time]bool{}
+	for range 50 {
+		begins[owner.now().Routers[0].Since.UTC()] = true
+		time.Sleep(20 * time.Millisecond)
+	}
+	if len(begins) != 1 {
+		t.Errorf("it began at %v", begins)
+	}
+}
+
 func (n *network) expectReaches(m *machine) {
 	n.t.Helper()
 	if !eventually(3*time.Second, func() bool { return n.client.reaches(m) }) {
