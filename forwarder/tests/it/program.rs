@@ -296,7 +296,7 @@ fn connect(runtime: &tokio::runtime::Runtime, socket: PathBuf) -> ForwarderClien
         match runtime.block_on(endpoint.connect()) {
             Ok(channel) => return ForwarderClient::new(channel),
             Err(error) => {
-                assert!(start.elapsed() < Duration::from_secs(10), "{}: {error}", socket.display())
+                assert!(start.elapsed() < Duration::from_secs(60), "{}: {error}", socket.display())
             }
         }
         std::thread::sleep(Duration::from_millis(20));
