@@ -96,7 +96,7 @@ impl Forwarder {
                 Some(ended) => break ended,
                 None => counters = self.counters_if_told().unwrap_or(counters),
             }
-            if start.elapsed() > Duration::from_secs(20) {
+            if start.elapsed() > Duration::from_secs(60) {
                 predecessor.kill().unwrap();
                 panic!("the predecessor goes on");
             }
