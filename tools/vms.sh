@@ -267,7 +267,7 @@ inside_zero_copy() {
     try "$1/nic" zero-copy-chunks nic-test --test-threads=1 --ignored a_device_gets
     with=(packets_reach_their_backends_over_af_xdp plans_are_swapped after_kill_9
         links_go_down native_af_xdp_is_handed_over steered_workers_are_handed_over
-        where_a_successor_dies most_packets_of_a_busy_flow a_successor_has_a_cache)
+        where_a_successor_dies virtio_net_with_zero_copy)
     try "$1/forwarder" zero-copy-forwarder forwarder-test --test-threads=1 --include-ignored "${with[@]}"
     GUIDEWAY_TEST_CABLES=$(pairs 1 3)
     try "$1/nic" zero-copy-beside nic-test --test-threads=1 --ignored beside_an_interface

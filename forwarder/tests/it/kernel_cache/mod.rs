@@ -413,6 +413,21 @@ fn where_there_can_be_no_cache_user_space_sends_all() {
 }
 
 #[test]
+#[ignore = "needs virtio_net with zero-copy: make vms"]
+fn virtio_net_with_zero_copy_gets_nothing_from_the_kernel() {
+    if !root_or_skip("virtio_net_with_zero_copy_gets_nothing_from_the_kernel") {
+        return;
+    }
+    let mut rig = Rig::start(&plan(1, 11));
+    assert!(rig.forwarder.status().devices[0].zero_copy);
+    rig.traffic.send(300);
+    assert_eq!(rig.filtered("cached"), 0);
+    let shown = rig.forwarder.status().kernel_cache.unwrap();
+    assert!(shown.reason.contains("eth0 has zero-copy"), "{shown:?}");
+    assert_eq!(rig.forwarder.at_rest().sent, rig.traffic.sent);
+}
+
+#[test]
 #[ignore = "needs virtio_net with more queues than the machine has processors: make vms"]
 fn virtio_net_sends_nothing_by_queues_that_it_does_not_have() {
     if !root_or_skip("virtio_net_sends_nothing_by_queues_that_it_does_not_have") {
