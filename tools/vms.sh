@@ -9,6 +9,7 @@
 #
 #   this machine's root ──9p, read only──► overlay in memory ──► the tests of this checkout, as root
 #   .cache/vms/SUITE: vmlinuz, modules ──► booted by an initrd of busybox
+#   cables: pairs of its network devices, each joined by a bridge ──► tests that would use veth
 #
 # Each test has a log, which is printed if the test fails. At the end there is a table: the
 # duration of the boot, the number of instructions that the verifier processed, and each test
@@ -20,14 +21,18 @@ readonly NAME=vms
 . tools/stages.sh
 
 readonly KERNELS=$PWD/.cache/vms
-# In all: a boot takes some 10 s, the tests 10 minutes, and so does a round beside IPVS, by a clock
-# that stands still while the machine waits for a processor.
+# In all: a boot takes some 10 s, the tests 10 minutes, with zero-copy 20, a round beside IPVS 10, by
+# a clock that stands still while the machine waits for a processor.
 export IPVS_ROUNDS=${IPVS_ROUNDS:-1}
 readonly MACHINE_SECONDS=2400 IPVS_MACHINE_SECONDS=$((3600 * IPVS_ROUNDS)) TEST_SECONDS=900
 readonly BOOT_MODULES=(virtio_pci 9pnet_virtio 9p overlay)
+# Of the machine, in a network namespace here that goes with it. The third has no zero-copy, as it
+# lacks VIRTIO_F_ACCESS_PLATFORM; the fourth has more queues than the machine has processors.
+readonly CABLES=(1 2 3 4)
 
 main() {
     [[ ${1-} != --inside ]] || inside_machine "$2"
+    [[ ${1-} != --beside-cables ]] || beside_cables "${@:2}"
     [[ $(id -u) == 0 ]] || die "needs root: the machine's disk is this one's root"
     local suites=("$@") suite failed=0
     ((${#suites[@]})) || suites=(bookworm trixie sid)
@@ -36,6 +41,7 @@ main() {
     need cpio cpio
     need depmod kmod
     need jq jq
+    need ip iproute2
     folder=$(mktemp -d "${TMPDIR:-/tmp}/guideway-vms.XXXXXX")
     trap clean_up EXIT
     trap 'exit 130' INT
@@ -123,17 +129,61 @@ run_machine() {
     : >"$out/rows"
     say "$1: Linux $release"
     # It ends with this script, also if that is killed. Emulated, MWAIT of an idle processor spins.
-    setpriv --pdeathsig TERM timeout "$seconds" qemu-system-x86_64 -nodefaults -no-reboot -display none -accel tcg -cpu max,-monitor -smp 2 -m 3072 "${clock[@]}" \
+    unshare --net "$PWD/tools/vms.sh" --beside-cables setpriv --pdeathsig TERM timeout "$seconds" qemu-system-x86_64 -nodefaults -no-reboot -display none -accel tcg -cpu max,-monitor -smp 2 -m 3072 "${clock[@]}" \
         -kernel "$(ls "$root/boot/vmlinuz-$release" "$root/lib/modules/$release/vmlinuz" 2>/dev/null | head -n 1)" \
         -initrd "$out/initrd" -append "console=ttyS0 panic=-1 rdinit=/init guideway=$PWD" -serial "file:$out/console" \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
         -virtfs "local,path=$out,mount_tag=out,security_model=none" \
         -virtfs "local,path=$root/lib/modules,mount_tag=modules,security_model=none,readonly=on" \
+        $(network_devices) -device virtio-serial-pci -chardev "socket,id=console,path=$out/emulator,server=on,wait=off" \
+        -mon chardev=console,mode=readline -chardev "socket,id=port,path=$out/emulator" -device virtserialport,chardev=port \
         </dev/null >"$out/qemu" 2>&1 &
     machine=$!
     wait "$machine" || true
     machine=
     judge "$1" "$out"
+}
+
+# mac CABLE END
+mac() { echo "52:54:00:00:0$1:0$2"; }
+
+# pairs CABLE...: as the tests are told of them.
+pairs() {
+    local cable
+    for cable in "$@"; do
+        printf '%s ' "$(mac "$cable" 0)=$(mac "$cable" 1)"
+    done
+}
+
+network_devices() {
+    local cable end queues platform
+    for cable in "${CABLES[@]}"; do
+        queues=2 platform=on
+        case $cable in
+        3) platform=off ;;
+        4) queues=4 ;;
+        esac
+        for end in 0 1; do
+            echo "-netdev tap,id=tap$cable$end,ifname=tap$cable$end,script=no,downscript=no,vhost=off,queues=$queues"
+            echo "-device virtio-net-pci,netdev=tap$cable$end,id=nic-$(mac "$cable" "$end" | tr : -),mac=$(mac "$cable" "$end"),mq=on,vectors=$((2 * queues + 2)),disable-legacy=on,iommu_platform=$platform,queue_reset=on,rx_queue_size=1024"
+        done
+    done
+}
+
+# beside_cables COMMAND: in a network namespace of its own. A bridge knows no offloads and says
+# nothing by itself, so that the cable carries what the tests send.
+beside_cables() {
+    local cable end
+    sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+    for cable in "${CABLES[@]}"; do
+        ip link add "bridge$cable" mtu 9000 type bridge mcast_snooping 0 || die "this kernel has no bridges"
+        for end in 0 1; do
+            ip tuntap add "tap$cable$end" mode tap multi_queue
+            ip link set "tap$cable$end" master "bridge$cable" mtu 9000 txqueuelen 10000 up
+        done
+        ip link set "bridge$cable" up
+    done
+    exec "$@"
 }
 
 make_initrd() {
@@ -225,6 +275,38 @@ inside_tests() {
     (($(sysctl -n net.core.optmem_max) > 20480)) || sysctl -q -w net.core.optmem_max=131072
     try "$1/nic" sockets nic-test "${without[@]}"
     try "$1/forwarder" links forwarder-test namespaces::links --ignored
+    # As virtio_net has zero-copy.
+    if at_least 6.13; then
+        inside_zero_copy "$1"
+    else
+        row zero-copy 0 "not before Linux 6.13" >>/mnt/out/rows
+    fi
+}
+
+# The tests of sockets and of the forwarder once more, over cables of the machine, one at a time.
+inside_zero_copy() {
+    local GUIDEWAY_TEST_CABLES GUIDEWAY_TEST_ZERO_COPY=1 GUIDEWAY_TEST_EMULATOR without with
+    export GUIDEWAY_TEST_CABLES GUIDEWAY_TEST_ZERO_COPY GUIDEWAY_TEST_EMULATOR
+    modprobe -a virtio_net virtio_console
+    GUIDEWAY_TEST_EMULATOR=$(echo /dev/vport*p1)
+    # Of these one is about veth, the other about machines without further interfaces.
+    without=(--skip where_native_mode_cannot_be --skip what_cannot_work)
+    GUIDEWAY_TEST_CABLES=$(pairs 1 2)
+    try "$1/nic" zero-copy-sockets nic-test --test-threads=1 "${without[@]}"
+    try "$1/nic" zero-copy-chunks nic-test --test-threads=1 --ignored a_device_gets
+    with=(packets_reach_their_backends_over_af_xdp plans_are_swapped after_kill_9
+        links_go_down native_af_xdp_is_handed_over steered_workers_are_handed_over
+        where_a_successor_dies virtio_net_with_zero_copy)
+    try "$1/forwarder" zero-copy-forwarder forwarder-test --test-threads=1 --include-ignored "${with[@]}"
+    GUIDEWAY_TEST_CABLES=$(pairs 1 3)
+    try "$1/nic" zero-copy-beside nic-test --test-threads=1 --ignored beside_an_interface
+    GUIDEWAY_TEST_CABLES=$(pairs 4)
+    try "$1/nic" spare-queues nic-test --test-threads=1 --ignored queues_that_come
+    try "$1/forwarder" many-queues forwarder-test --test-threads=1 --ignored virtio_net_sends
+    unset GUIDEWAY_TEST_ZERO_COPY
+    GUIDEWAY_TEST_CABLES=$(pairs 3)
+    try "$1/nic" no-zero-copy nic-test --test-threads=1 af_xdp_native
+    try "$1/forwarder" no-zero-copy-cache forwarder-test --test-threads=1 a_plan_that_says_nothing
 }
 
 inside_ipvs() {
@@ -244,7 +326,7 @@ try() {
     cd "$1"
     timeout $((TEST_SECONDS * IPVS_ROUNDS)) "$program" "${@:4}" >"/mnt/out/$2.log" 2>&1 || outcome=FAILED
     # A program without tests, or whose tests skip themselves, has tried nothing.
-    if ! grep -q '^test .* ok$\|^--- PASS' "/mnt/out/$2.log" || grep -q '^SKIPPED\|SKIPPED .*: needs\|^--- SKIP' "/mnt/out/$2.log"; then
+    if ! grep -q '^test result: ok\. [1-9]\|^--- PASS' "/mnt/out/$2.log" || grep -q '^SKIPPED\|SKIPPED .*: needs\|^--- SKIP' "/mnt/out/$2.log"; then
         outcome=FAILED
     fi
     row "$2" $((SECONDS - begun)) "$outcome" >>/mnt/out/rows

@@ -82,6 +82,28 @@ pub enum OpenError {
         /// The workers there are to be.
         workers: u32,
     },
+    /// Its driver made queues of its own for the filter, which receive packets, too.
+    #[error(
+        "interface {name} has {before} RX queues, and {after} as soon as an XDP program is attached; packets to the others would be lost: ethtool -L {name} combined {most}, which leaves no queues to spare, or `driver: af_packet`"
+    )]
+    QueuesAdded {
+        /// The interface.
+        name: String,
+        /// Its queues without a program.
+        before: u32,
+        /// Those with one.
+        after: u32,
+        /// As many as it can have.
+        most: u32,
+    },
+    /// Workers have one memory for all interfaces, which is zero-copy on all or on none.
+    #[error("interface {name} has no zero-copy, or it is refused, and another has it: {error}")]
+    ZeroCopyDiffers {
+        /// The interface without it.
+        name: String,
+        /// The step that failed, and the system's reason.
+        error: io::Error,
+    },
     /// A socket cannot be had.
     #[error("cannot open an {kind} socket on queue {queue} of interface {name}: {error}")]
     Socket {

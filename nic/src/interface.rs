@@ -54,6 +54,15 @@ impl Interface {
         Interface::query(name, index)
     }
 
+    /// As many RX queues as it can be given.
+    pub(crate) fn queues_max(name: &str) -> Result<u32, InterfaceError> {
+        let channels = Request::new(name).and_then(|request| request.channels());
+        let failed =
+            |error| InterfaceError::Query { name: name.to_string(), what: "the queues", error };
+        let channels = channels.map_err(failed)?;
+        Ok((channels.rx_max + channels.combined_max).max(1))
+    }
+
     fn query(name: &str, index: u32) -> Result<Interface, InterfaceError> {
         let failed =
             |what| move |error| InterfaceError::Query { name: name.to_string(), what, error };
@@ -166,14 +175,19 @@ impl Request {
     /// As `ethtool -l` shows: queues that only receive plus those that do
     /// both. A driver without an answer has one.
     fn rx_queues(&self) -> io::Result<u32> {
+        self.channels().map(|channels| (channels.rx + channels.combined).max(1))
+    }
+
+    /// All zero where the driver has no answer.
+    fn channels(&self) -> io::Result<Channels> {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         let mut ifreq = self.template;
         ifreq.ifr_ifru.ifru_data = (&raw mut channels).cast();
         // SAFETY: SIOCETHTOOL reads the command behind the pointer and fills
         // the structure that belongs to it, which lives through the call.
         match unsafe { self.ioctl(SIOCETHTOOL, ifreq) } {
-            Ok(_) => Ok((channels.rx + channels.combined).max(1)),
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+            Ok(_) => Ok(channels),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Channels::default()),
             Err(error) => Err(error),
         }
     }

@@ -75,11 +75,17 @@ pub struct CacheConfig {
     pub devices: Vec<u32>,
 }
 
+/// The processors that the kernel counts with, also those that are not there yet.
+#[must_use]
+pub fn possible_processors() -> usize {
+    aya::util::nr_cpus().unwrap_or(1)
+}
+
 impl CacheRequest {
     /// Bytes that its maps take in front of an interface with that many queues.
     #[must_use]
     pub fn bytes(&self, queues: u32) -> u64 {
-        let processors = aya::util::nr_cpus().unwrap_or(1);
+        let processors = possible_processors();
         let target = TARGET_WORDS + processors * TRAFFIC_WORDS;
         let words = u64::from(queues) * u64::from(self.buckets) * LINE_WORDS as u64
             + u64::from(self.targets) * target as u64

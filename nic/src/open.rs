@@ -29,6 +29,27 @@ pub fn open(
     configs: &[DeviceConfig],
     options: &QueueOptions,
 ) -> Result<(Vec<Device>, Vec<WorkerIo>), OpenError> {
+    all_alike(options, |options| open_each(configs, options))
+}
+
+/// Opens by copies what is zero-copy on some interfaces only.
+fn all_alike<T>(
+    options: &QueueOptions,
+    open: impl Fn(&QueueOptions) -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
+    match open(options) {
+        Err(error @ OpenError::ZeroCopyDiffers { .. }) if !options.copy => {
+            tracing::warn!(%error, "the kernel copies packets on all interfaces");
+            open(&QueueOptions { copy: true, ..*options })
+        }
+        result => result,
+    }
+}
+
+fn open_each(
+    configs: &[DeviceConfig],
+    options: &QueueOptions,
+) -> Result<(Vec<Device>, Vec<WorkerIo>), OpenError> {
     let workers = workers(configs)?;
     let mut devices = Vec::with_capacity(configs.len());
     for config in configs {
@@ -71,6 +92,14 @@ pub struct SharedIo {
 /// `chunks_in_hand` are kept for frames that are in no queue. Interfaces may
 /// have different numbers of queues.
 pub fn open_shared(
+    configs: &[DeviceConfig],
+    options: &QueueOptions,
+    chunks_in_hand: usize,
+) -> Result<(Vec<Device>, SharedIo), OpenError> {
+    all_alike(options, |options| open_each_shared(configs, options, chunks_in_hand))
+}
+
+fn open_each_shared(
     configs: &[DeviceConfig],
     options: &QueueOptions,
     chunks_in_hand: usize,

@@ -156,17 +156,66 @@ pub fn sender_from(address: SocketAddr) -> UdpSocket {
     UdpSocket::from(socket)
 }
 
-/// A veth pair between two namespaces, both ends up, checksums complete
-/// (through AF_XDP a partial one would arrive wrong).
+/// A [`cable`], its checksums complete (through AF_XDP a partial one would arrive wrong).
 pub fn link(a: &Namespace, a_name: &str, b: &Namespace, b_name: &str, queues: u32) {
-    run(&format!(
-        "ip -n {} link add {a_name} numrxqueues {queues} numtxqueues {queues} type veth \
-         peer name {b_name} netns {} numrxqueues {queues} numtxqueues {queues}",
-        a.name, b.name
-    ));
+    cable([(a, a_name), (b, b_name)], queues);
     for (namespace, name) in [(a, a_name), (b, b_name)] {
-        namespace.run(&format!("ip link set {name} up"));
         namespace.run(&format!("ethtool -K {name} tx off"));
+    }
+}
+
+/// Connects two namespaces by interfaces of these names, with so many queues, both up: a veth
+/// pair, or one of the machine's own [`CABLES`].
+pub fn cable(ends: [(&Namespace, &str); 2], queues: u32) {
+    match std::env::var(CABLES) {
+        Ok(cables) => plug_in(&cables, ends, queues),
+        Err(_) => {
+            let [(a, a_name), (b, b_name)] = ends;
+            let queues = format!("numrxqueues {queues} numtxqueues {queues}");
+            run(&format!(
+                "ip -n {a} link add {a_name} mtu 1500 {queues} type veth \
+                 peer name {b_name} mtu 1500 netns {b} {queues}"
+            ));
+        }
+    }
+    for (namespace, name) in ends {
+        namespace.run(&format!("ip link set {name} up"));
+    }
+}
+
+/// Environment variable: pairs of interfaces of the first namespace that are connected to each
+/// other, by their hardware addresses: `52:54:00:00:01:00=52:54:00:00:01:01 ...`. With it tests
+/// use these, one test at a time.
+pub const CABLES: &str = "GUIDEWAY_TEST_CABLES";
+
+/// Whether the ends of [`CABLES`] are to have AF_XDP's zero-copy: the environment variable
+/// `GUIDEWAY_TEST_ZERO_COPY` is there.
+pub fn has_zero_copy() -> bool {
+    std::env::var_os("GUIDEWAY_TEST_ZERO_COPY").is_some()
+}
+
+/// Takes the first cable that is free. The kernel gives interfaces back some time after their
+/// namespace is gone, as the last test left them.
+fn plug_in(cables: &str, ends: [(&Namespace, &str); 2], queues: u32) {
+    let end = Instant::now() + Duration::from_secs(60);
+    let found = loop {
+        let shown = run("ip -o link");
+        let named = |address: &str| {
+            let line = shown.lines().find(|line| line.contains(address))?;
+            Some(line.split(": ").nth(1)?.to_owned())
+        };
+        let mut pairs = cables.split_whitespace().filter_map(|cable| cable.split_once('='));
+        match pairs.find_map(|(a, b)| Some([named(a)?, named(b)?])) {
+            Some(found) => break found,
+            None => assert!(Instant::now() < end, "no cable of {CABLES} is free: {shown}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    for ((namespace, name), found) in ends.into_iter().zip(found) {
+        run(&format!("ip link set {found} down"));
+        run(&format!("ip link set {found} netns {namespace} name {name} mtu 1500"));
+        namespace.run(&format!("ethtool -L {name} combined {queues}"));
+        namespace.run(&format!("ethtool -K {name} tx on"));
     }
 }
 

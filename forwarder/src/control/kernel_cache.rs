@@ -225,6 +225,13 @@ fn takes_what_drivers_send(device: &Device) -> std::result::Result<(), String> {
             "{interface} has no XDP program in its driver, so that those in drivers cannot send by it"
         ));
     }
+    // Trap: a frame of zero-copy memory is copied without headroom for what the program sends
+    // (`xdp_convert_zc_to_xdp_frame`), and virtio_net drops one without room for its header.
+    if device.is_zero_copy() && nic::driver_of(interface).is_ok_and(|name| name == "virtio_net") {
+        return Err(format!(
+            "{interface} has zero-copy, with which virtio_net drops what programs send"
+        ));
+    }
     xdp_egress::takes_what_programs_send(interface).map_err(|error| error.to_string())
 }
 

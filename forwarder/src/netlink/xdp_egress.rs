@@ -15,7 +15,7 @@ use netlink_packet_route::link::{
 use nexthops::socket::Requests;
 
 /// Whether what an XDP program sends by the interface arrives, as far as that can be
-/// known here: it is for all interfaces but veth.
+/// known here: by veth and virtio_net.
 ///
 /// # Errors
 /// If it would be lost, or the other end cannot be seen: in words that follow "no kernel
@@ -24,7 +24,7 @@ pub fn takes_what_programs_send(interface: &str) -> Result<(), Box<dyn Error + S
     let mut requests = Requests::open()?;
     let link = by_name(&mut requests, interface)?;
     if !is_veth(&link) {
-        return Ok(());
+        return has_queues_for_programs(interface);
     }
     let unseen = |error| format!("the other end of veth {interface} cannot be seen: {error}");
     let other_end = other_end(&mut requests, &link).map_err(unseen)?;
@@ -32,6 +32,19 @@ pub fn takes_what_programs_send(interface: &str) -> Result<(), Box<dyn Error + S
         return Ok(());
     }
     Err(format!("the other end of veth {interface} has no XDP program, so that what the kernel sends there would be lost").into())
+}
+
+/// Trap: virtio_net takes more queues than processors for a sign that the device has others
+/// for what programs send, one for each processor (`virtnet_xdp_get_sq`, also in Linux 7.2).
+/// An interface of ours has none of these, and the kernel would write past its queues.
+fn has_queues_for_programs(interface: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let driver = nic::driver_of(interface).unwrap_or_default();
+    let queues = nic::Interface::find(interface)?.rx_queues;
+    let processors = nic::kernel_cache::possible_processors();
+    if driver != "virtio_net" || queues as usize <= processors {
+        return Ok(());
+    }
+    Err(format!("{interface} has {queues} queues for {processors} processors, where virtio_net fails when a program sends: ethtool -L {interface} combined {processors}").into())
 }
 
 /// Drivers that send what programs of other interfaces redirect to theirs, where these have

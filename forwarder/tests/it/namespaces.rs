@@ -6,6 +6,7 @@
 //! ```
 
 mod links;
+mod zero_copy;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -183,6 +184,19 @@ fn dropped(counters: &guideway_forwarder::proto::GetCountersResponse) -> Vec<(&s
         .collect()
 }
 
+/// A link comes up some time after it was told to, and neighbours are resolved then.
+fn wait_until_resolved(net: &Net, vip: &str, backend: &Backend) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        net.send_udp(vip, 19_999..20_000);
+        if backend.packets.recv_timeout(Duration::from_secs(1)).is_ok() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "nothing arrives: {}", net.balancer.run("ip -s link"));
+    }
+    while backend.packets.recv_timeout(Duration::from_secs(1)).is_ok() {}
+}
+
 fn packets_reach_their_backends(drivers: [&str; 2]) {
     let net = Net::of_both_families();
     let mut forwarder = Forwarder::start(&net.balancer);
@@ -190,6 +204,10 @@ fn packets_reach_their_backends(drivers: [&str; 2]) {
     plan["forwarder"]["interfaces"][1]["driver"] = json!(drivers[1]);
     let answer = forwarder.set_plan(&plan).unwrap();
     assert_eq!((answer.generation, answer.warnings), (1, vec![]));
+    for device in forwarder.status().devices {
+        let expected = device.driver == "af_xdp" && testnet::has_zero_copy();
+        assert_eq!(device.zero_copy, expected, "{}", device.interface);
+    }
     let (v4, v6) = (net.listen(AddressFamily::INET), net.listen(AddressFamily::INET6));
 
     net.send_udp(VIP, 20_000..20_100);

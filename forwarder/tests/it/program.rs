@@ -96,7 +96,7 @@ impl Forwarder {
                 Some(ended) => break ended,
                 None => counters = self.counters_if_told().unwrap_or(counters),
             }
-            if start.elapsed() > Duration::from_secs(20) {
+            if start.elapsed() > Duration::from_secs(60) {
                 predecessor.kill().unwrap();
                 panic!("the predecessor goes on");
             }
@@ -296,7 +296,7 @@ fn connect(runtime: &tokio::runtime::Runtime, socket: PathBuf) -> ForwarderClien
         match runtime.block_on(endpoint.connect()) {
             Ok(channel) => return ForwarderClient::new(channel),
             Err(error) => {
-                assert!(start.elapsed() < Duration::from_secs(10), "{}: {error}", socket.display())
+                assert!(start.elapsed() < Duration::from_secs(60), "{}: {error}", socket.display())
             }
         }
         std::thread::sleep(Duration::from_millis(20));

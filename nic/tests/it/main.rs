@@ -3,3 +3,4 @@
 mod namespaces;
 mod support;
 mod take_over;
+mod zero_copy;

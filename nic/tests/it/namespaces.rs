@@ -92,7 +92,7 @@ fn af_xdp_native_takes_the_vip_and_passes_the_rest() {
         the_vip_is_ours_and_the_rest_the_kernels(
             &af_xdp::DRIVER,
             ModePreference::Auto,
-            "af_xdp native",
+            if testnet::has_zero_copy() { "af_xdp native, zero-copy" } else { "af_xdp native" },
         );
     }
 }

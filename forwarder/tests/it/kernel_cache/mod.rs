@@ -20,7 +20,9 @@ use guideway_forwarder::proto::{CaptureRequest, FlowKey};
 use rig::{Rig, flow, plan, sample};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::{Value, json};
-use testnet::{receive, root_or_skip};
+use testnet::{Namespace, link, receive, root_or_skip};
+
+use crate::program::Forwarder;
 
 const PACKETS: u64 = 2_000;
 
@@ -408,6 +410,39 @@ fn where_there_can_be_no_cache_user_space_sends_all() {
     no_cache(Rig::start(&refused));
     // What the kernel would send to a client without a program would be lost.
     no_cache(Rig::start_beside(&plan(1, 11), Vec::new, |_| ()));
+}
+
+#[test]
+#[ignore = "needs virtio_net with zero-copy: make vms"]
+fn virtio_net_with_zero_copy_gets_nothing_from_the_kernel() {
+    if !root_or_skip("virtio_net_with_zero_copy_gets_nothing_from_the_kernel") {
+        return;
+    }
+    let mut rig = Rig::start(&plan(1, 11));
+    assert!(rig.forwarder.status().devices[0].zero_copy);
+    rig.traffic.send(300);
+    assert_eq!(rig.filtered("cached"), 0);
+    let shown = rig.forwarder.status().kernel_cache.unwrap();
+    assert!(shown.reason.contains("eth0 has zero-copy"), "{shown:?}");
+    assert_eq!(rig.forwarder.at_rest().sent, rig.traffic.sent);
+}
+
+#[test]
+#[ignore = "needs virtio_net with more queues than the machine has processors: make vms"]
+fn virtio_net_sends_nothing_by_queues_that_it_does_not_have() {
+    if !root_or_skip("virtio_net_sends_nothing_by_queues_that_it_does_not_have") {
+        return;
+    }
+    let (client, balancer) = (Namespace::new("client"), Namespace::new("lb"));
+    link(&client, "eth0", &balancer, "eth0", 4);
+    balancer.run("ip addr add 10.0.0.1/24 dev eth0");
+    let mut forwarder = Forwarder::start(&balancer);
+    forwarder.set_plan(&with_driver("DRIVER_AF_XDP", plan(1, 11))).unwrap();
+    let status = forwarder.status();
+    assert_eq!((status.devices[0].queues, status.devices[0].mode.as_str()), (4, "native"));
+    let shown = status.kernel_cache.unwrap();
+    assert_eq!(shown.state, "none");
+    assert!(shown.reason.contains("ethtool -L eth0 combined 2"), "{}", shown.reason);
 }
 
 fn no_cache(mut rig: Rig) {

@@ -1,13 +1,11 @@
 //! Virtual interfaces on top of others: VLANs, bonds and bridges. Not every kernel has them;
 //! those of `make vms` do.
 
-use std::time::{Duration, Instant};
-
 use rustix::net::AddressFamily;
 use serde_json::json;
 use testnet::{Namespace, root_or_skip};
 
-use super::{Backend, VIP, VIP6, dropped};
+use super::{VIP, VIP6, dropped, wait_until_resolved};
 use crate::common::Net;
 use crate::program::Forwarder;
 
@@ -84,19 +82,6 @@ fn forwards(kind: &str, driver: Option<&str>) {
         None => assert_eq!(device.driver, "af_packet", "{}", device.driver_reason),
     }
     assert_eq!(forwarder.terminate(), Some(0));
-}
-
-/// A bond's link comes up a moment after its member's, and neighbours are resolved then.
-fn wait_until_resolved(net: &Net, vip: &str, backend: &Backend) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        net.send_udp(vip, 19_999..20_000);
-        if backend.packets.recv_timeout(Duration::from_secs(1)).is_ok() {
-            break;
-        }
-        assert!(Instant::now() < deadline, "nothing arrives: {}", net.balancer.run("ip -s link"));
-    }
-    while backend.packets.recv_timeout(Duration::from_secs(1)).is_ok() {}
 }
 
 #[test]

@@ -16,7 +16,7 @@
 //! IF gro off tso off gso off`. A frame longer than the egress link's MTU counts as sent; the
 //! link's own counter shows that it was not. Zero-copy is used if the driver supports it. All
 //! sockets of a worker must then have it, because they share its memory: between unequal
-//! interfaces set [`crate::QueueOptions::copy`].
+//! interfaces none has it.
 
 pub(crate) mod program;
 mod queue;
@@ -53,7 +53,7 @@ pub static DRIVER: Driver = Driver {
         kernel_cache: Some(CacheSends::ByDriver),
     },
     queues: QueueOwners::Each,
-    // No ring ever starves: chunks that are free, received and being sent.
+    // No ring ever starves: chunks that are free, received (both are lent) and being sent.
     chunks: |options| 3 * options.ring_entries as usize,
     pool: Pool::new,
     open,
@@ -77,6 +77,7 @@ fn open(config: &DeviceConfig, queues: u32) -> Result<Device, OpenError> {
     let claim = Claim::new(&interface)?;
     let cache = config.kernel_cache.clone().map(|request| request.of(queues));
     let (program, filter, cache) = Program::attach(&interface, config.mode, cache)?;
+    refuse_added_queues(&interface)?;
     tracing::info!(
         interface = interface.name,
         mode = %program.mode(),
@@ -122,7 +123,13 @@ impl Port for XdpPort {
             busy_poll: options.busy_poll,
         };
         let (umem, pool) = lane.registered(Umem::new);
-        let bound = Socket::open(umem, &binding).map_err(failed(interface, number))?;
+        let bound = Socket::open(umem, &binding).map_err(|error| match umem.is_zero_copy() {
+            true => OpenError::ZeroCopyDiffers { name: interface.name.clone(), error },
+            false => failed(interface, number)(error),
+        })?;
+        if let Some(error) = bound.refusal.as_ref().filter(|_| number == 0) {
+            say_that_packets_are_copied(interface, error);
+        }
         let (socket, zero_copy) = (self.connect(interface, number, &bound)?, bound.zero_copy);
         let queue = Box::new(XdpQueue::new(bound, options.ring_entries, pool));
         tracing::debug!(interface = interface.name, zero_copy, "queue opened");
@@ -175,9 +182,35 @@ impl InheritedQueue for XdpQueue {
     }
 }
 
+fn say_that_packets_are_copied(interface: &Interface, error: &io::Error) {
+    let name = &interface.name;
+    if error.raw_os_error() == Some(libc::EOPNOTSUPP) {
+        tracing::info!(interface = name, "its driver has no zero-copy: the kernel copies packets");
+    } else {
+        tracing::warn!(
+            interface = name,
+            mtu = interface.mtu,
+            %error,
+            "its driver refuses zero-copy: the kernel copies packets"
+        );
+    }
+}
+
 fn failed(interface: &Interface, queue: u32) -> impl Fn(io::Error) -> OpenError + Copy {
     let name = &interface.name;
     move |error| OpenError::Socket { kind: "AF_XDP", name: name.clone(), queue, error }
+}
+
+/// virtio_net adds a queue for each processor when a program is attached, where its device has as
+/// many to spare. They are for what the program sends; but packets are received by them, too, and
+/// no socket can send by them.
+fn refuse_added_queues(before: &Interface) -> Result<(), OpenError> {
+    let Interface { name, rx_queues, .. } = Interface::find(&before.name)?;
+    if rx_queues > before.rx_queues {
+        let (before, after, most) = (before.rx_queues, rx_queues, Interface::queues_max(&name)?);
+        return Err(OpenError::QueuesAdded { name, before, after, most });
+    }
+    Ok(())
 }
 
 /// Drivers that run the filter, and whose packets reach no AF_XDP socket: a bond's are its

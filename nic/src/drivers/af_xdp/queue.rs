@@ -13,6 +13,11 @@ use super::socket::{Socket, Statistics};
 use crate::device::{KernelCounters, Meter, Queue, Tally};
 use crate::memory::{Memory, Pool};
 
+/// Chunks that the kernel has at most to receive into, in rings of ours: as many as the fill
+/// ring and the ring of received frames hold. With those of a third ring, which are being sent,
+/// that is all that a queue has memory for.
+const RINGS_LENT: u32 = 2;
+
 /// One RX queue of an interface and the TX queue of the same number.
 ///
 /// Chunks that are in its rings when it is dropped are lost to the pool: a
@@ -74,15 +79,19 @@ impl XdpQueue {
         }
     }
 
-    /// Gives the kernel free chunks to receive into.
+    /// Gives the kernel free chunks to receive into. With zero-copy the device has a ring of its
+    /// own beyond ours, which may be longer: it gets no chunks that frames to be sent, or other
+    /// interfaces, need.
     fn refill(&mut self, pool: &mut Pool) {
-        let room = self.fill.room() as usize;
+        let lent = self.fill.pushed().wrapping_sub(self.rx.popped());
+        let may_lend = (RINGS_LENT * self.ring_entries).saturating_sub(lent);
+        let room = self.fill.room().min(may_lend) as usize;
         for _ in 0..room.min(pool.free()) {
             let Some(chunk) = pool.take() else { break };
             self.fill.push(self.memory.surrender(chunk));
         }
         self.fill.publish();
-        if self.fill.needs_wakeup() {
+        if self.fill.needs_wakeup() && self.fill.pending() > 0 {
             self.call_to_receive();
         }
     }

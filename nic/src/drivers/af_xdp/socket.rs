@@ -39,13 +39,19 @@ const BIND_PAUSE: Duration = Duration::from_millis(20);
 pub struct Umem {
     memory: &'static Memory,
     first: Option<Arc<OwnedFd>>,
+    zero_copy: bool,
 }
 
 impl Umem {
     /// Memory that no socket has registered yet.
     #[must_use]
     pub fn new(memory: &'static Memory) -> Umem {
-        Umem { memory, first: None }
+        Umem { memory, first: None, zero_copy: false }
+    }
+
+    /// Whether the first socket has zero-copy: then all must have it.
+    pub(super) fn is_zero_copy(&self) -> bool {
+        self.zero_copy
     }
 }
 
@@ -66,6 +72,8 @@ pub(super) struct Socket {
     pub(super) tx: TxRing,
     pub(super) completion: CompletionRing,
     pub(super) zero_copy: bool,
+    /// Why the driver did not grant zero-copy, where it was asked for it.
+    pub(super) refusal: Option<io::Error>,
 }
 
 impl Socket {
@@ -86,8 +94,9 @@ impl Socket {
         // SAFETY: the rings were just made with that number of entries.
         let rings = unsafe { Rings::map(&fd, binding.ring_entries) }?;
         widen(&fd, binding)?;
-        bind(&fd, umem, binding)?;
-        let socket = Socket::of(fd, rings)?;
+        let refusal = bind(&fd, umem, binding).map_err(step("bind"))?;
+        let socket = Socket { refusal, ..Socket::of(fd, rings)? };
+        umem.zero_copy = socket.zero_copy;
         umem.first.get_or_insert_with(|| Arc::clone(&socket.fd));
         Ok(socket)
     }
@@ -111,7 +120,7 @@ impl Socket {
         let options: libc::xdp_options = option(&fd, libc::XDP_OPTIONS)?;
         let zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
         let Rings { fill, rx, tx, completion } = rings;
-        Ok(Socket { fd: Arc::new(fd), fill, rx, tx, completion, zero_copy })
+        Ok(Socket { fd: Arc::new(fd), fill, rx, tx, completion, zero_copy, refusal: None })
     }
 }
 
@@ -205,26 +214,40 @@ fn widen(fd: &OwnedFd, binding: &Binding) -> io::Result<()> {
     Ok(())
 }
 
-fn bind(fd: &OwnedFd, umem: &Umem, binding: &Binding) -> io::Result<()> {
-    let mut address = sockaddr_xdp {
-        sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: libc::XDP_USE_NEED_WAKEUP | if binding.copy { libc::XDP_COPY } else { 0 },
-        sxdp_ifindex: binding.interface_index,
-        sxdp_queue_id: binding.queue,
-        sxdp_shared_umem_fd: 0,
-    };
+/// With zero-copy, or by copies where the driver refuses that: then with its reason, which the
+/// kernel keeps for itself if the choice is left to it.
+fn bind(fd: &OwnedFd, umem: &Umem, binding: &Binding) -> io::Result<Option<io::Error>> {
     if let Some(first) = &umem.first {
         // The other flags are then those of the first socket.
-        address.sxdp_flags = libc::XDP_SHARED_UMEM;
-        address.sxdp_shared_umem_fd = first.as_raw_fd() as u32;
+        let bound = bind_when_free(fd, binding, libc::XDP_SHARED_UMEM, first.as_raw_fd());
+        return bound.map(|()| None);
     }
+    let mut refusal = None;
+    if !binding.copy {
+        match bind_when_free(fd, binding, libc::XDP_USE_NEED_WAKEUP | libc::XDP_ZEROCOPY, 0) {
+            Ok(()) => return Ok(None),
+            Err(error) => refusal = Some(error),
+        }
+    }
+    bind_when_free(fd, binding, libc::XDP_USE_NEED_WAKEUP | libc::XDP_COPY, 0)?;
+    Ok(refusal)
+}
+
+fn bind_when_free(fd: &OwnedFd, binding: &Binding, flags: u16, umem_fd: c_int) -> io::Result<()> {
+    let address = sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: flags,
+        sxdp_ifindex: binding.interface_index,
+        sxdp_queue_id: binding.queue,
+        sxdp_shared_umem_fd: umem_fd as u32,
+    };
     for _ in 1..BIND_TRIES {
         match try_bind(fd, &address) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => thread::sleep(BIND_PAUSE),
-            result => return result.map_err(step("bind")),
+            result => return result,
         }
     }
-    try_bind(fd, &address).map_err(step("bind: another AF_XDP socket owns the queue"))
+    try_bind(fd, &address).map_err(step("another AF_XDP socket owns the queue"))
 }
 
 fn try_bind(fd: &OwnedFd, address: &sockaddr_xdp) -> io::Result<()> {

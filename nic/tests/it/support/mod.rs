@@ -40,16 +40,10 @@ impl Lab {
 
     /// A further cable, of the same name at both ends.
     pub fn cable(&self, name: &str, queues: u32, v4: [&str; 2], v6: [&str; 2]) {
-        let queues = format!("numrxqueues {queues} numtxqueues {queues}");
-        self.client.run(&format!(
-            "ip link add {name} mtu 1500 {queues} type veth \
-             peer name {name} mtu 1500 {queues} netns {}",
-            self.forwarder
-        ));
+        testnet::cable([(&self.client, name), (&self.forwarder, name)], queues);
         for (end, namespace) in [&self.client, &self.forwarder].into_iter().enumerate() {
             namespace.run(&format!("ip addr add {} dev {name}", v4[end]));
             namespace.run(&format!("ip addr add {} dev {name} nodad", v6[end]));
-            namespace.run(&format!("ip link set {name} up"));
         }
     }
 
@@ -113,7 +107,9 @@ impl Echo {
             let (mut devices, lanes) = nic::open(&configs, &QueueOptions::default()).unwrap();
             set_filters(&mut devices, &PREFIXES, &[]);
             let mode = devices[0].mode().map(|mode| format!(" {mode}"));
-            let description = format!("{}{}", devices[0].driver(), mode.unwrap_or_default());
+            let copies = if devices[0].is_zero_copy() { ", zero-copy" } else { "" };
+            let description =
+                format!("{}{}{copies}", devices[0].driver(), mode.unwrap_or_default());
             let (workers, wakers): (Vec<_>, Vec<_>) = lanes
                 .into_iter()
                 .map(|lane| echo_worker(lane, destination, Arc::clone(&stopped)))
