@@ -402,7 +402,7 @@ fn steered_workers(cpus: usize) -> usize {
 
 fn device_config(interface: &proto::Interface) -> Result<DeviceConfig> {
     let driver = match interface.auto_driver {
-        true => drivers::suiting(&interface.name).0,
+        true => drivers::suiting(&interface.name)?.0,
         false => named_driver(interface)?,
     };
     let (name, queues) = (interface.name.clone(), interface.queues);
@@ -436,8 +436,9 @@ fn driver_reason(asked: &proto::Forwarder, device: &Device) -> String {
         return "the config names it".to_owned();
     }
     match drivers::suiting(name) {
-        (driver, reason) if driver == device.driver() => reason,
-        (driver, _) => format!("auto: the process before had it; a restart takes {driver}"),
+        Ok((driver, reason)) if driver == device.driver() => reason,
+        Ok((driver, _)) => format!("auto: the process before had it; a restart takes {driver}"),
+        Err(error) => format!("auto: {error}"),
     }
 }
 

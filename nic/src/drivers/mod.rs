@@ -4,6 +4,7 @@
 //! A driver describes as a value what it can do ([`Driver`]).
 
 use crate::driver::Driver;
+use crate::interface::InterfaceError;
 
 macro_rules! drivers {
     ($($module:ident)*) => {
@@ -22,17 +23,20 @@ drivers! {
 }
 
 /// The driver that suits an interface, and why.
-#[must_use]
-pub fn suiting(interface: &str) -> (&'static Driver, String) {
-    match ebpf::losing_offloads(interface) {
-        Some(name) => {
-            (&af_packet::DRIVER, format!("auto: {name} would lose its offloads with af_xdp"))
-        }
-        None => match af_xdp::taking_nothing(interface) {
-            Some(name) => (&af_packet::DRIVER, format!("auto: {name} gives af_xdp no packets")),
-            None => (&af_xdp::DRIVER, "auto: nothing is lost by it here".to_owned()),
-        },
+///
+/// # Errors
+/// If there is no such interface.
+pub fn suiting(interface: &str) -> Result<(&'static Driver, String), InterfaceError> {
+    // Of one that comes in a moment nothing is known.
+    ebpf::index_of(interface)?;
+    if let Some(name) = ebpf::losing_offloads(interface) {
+        let reason = format!("auto: {name} would lose its offloads with af_xdp");
+        return Ok((&af_packet::DRIVER, reason));
     }
+    Ok(match af_xdp::taking_nothing(interface) {
+        Some(name) => (&af_packet::DRIVER, format!("auto: {name} gives af_xdp no packets")),
+        None => (&af_xdp::DRIVER, "auto: nothing is lost by it here".to_owned()),
+    })
 }
 
 /// The driver of that name.
@@ -61,6 +65,7 @@ mod tests {
             assert_eq!(ALL.iter().filter(|other| other.name == driver.name).count(), 1);
         }
         assert_eq!(named("no_such_driver"), None);
+        assert!(suiting("no_interface").is_err(), "it may be any that comes");
         assert_eq!(<&Driver>::default(), &af_xdp::DRIVER);
     }
 
