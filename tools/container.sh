@@ -4,7 +4,7 @@
 # To be sourced by a program that has set -euo pipefail, and `readonly NAME`, which begins its
 # messages.
 
-readonly WAIT_SECONDS=30
+readonly WAIT_SECONDS=${WAIT_SECONDS:-30}
 
 die() {
     printf '%s: %s\n' "$NAME" "$*" >&2
@@ -79,7 +79,7 @@ until_true() {
     until "$@" >"$folder/said" 2>&1; do
         if ((SECONDS >= end)); then
             cat "$folder/said" >&2
-            [[ -z ${container-} ]] || inside journalctl --no-pager -n 40 -u 'guideway-*' >&2 || true
+            [[ -z ${container-} ]] || inside sh -c "guideway doctor; ip -br address; journalctl --no-pager -n 20 -u 'guideway-*'" >&2 || true
             die "waited $WAIT_SECONDS s for $what"
         fi
         sleep 0.2

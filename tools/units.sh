@@ -4,6 +4,8 @@
 #
 #   tools/units.sh        (needs root and systemd-nspawn, installed if it is missing)
 #
+# `make vms SUITES=units` does the same in a machine of its own, whose kernel boots each time.
+#
 # Only this test shows that the units' sandboxes let the programs work, that readiness and
 # take-over are reported to systemd, and that services are restarted.
 #
@@ -15,16 +17,79 @@ readonly NAME=units
 . tools/container.sh
 
 main() {
+    if [[ ${1-} == --in-machine ]]; then
+        in_machine
+        return
+    fi
     begin "${UNITS_DIR:-/var/tmp}"
     boot_installed
+    a_load_balancer_runs
+    say "guideway-agent setup, a reboot, and setup --undo"
+    mount_bpf
+    a_server_is_set_up
+    shut_down
+    boot "$folder/root" --private-network
+    mount_bpf
+    a_server_was_set_up_for_good
+    say "as expected"
+}
+
+# One step for each boot of a machine that is ours: what runs there comes back by itself.
+in_machine() {
+    local state=/var/lib/guideway-units
+    inside() { "$@"; }
+    folder=$(mktemp -d) container=$$
+    mkdir -p "$state"
+    if [[ ! -e $state/runs ]]; then
+        make install >/dev/null
+        a_load_balancer_runs
+        interfaces_that_stay
+        touch "$state/runs"
+        say "a reboot"
+        sync
+        systemctl reboot
+    elif [[ ! -e $state/is_set_up ]]; then
+        systemctl is-active -q links || die "the interfaces do not come back: $(systemctl status links)"
+        until_true "the load balancer to run after a reboot" doctor_says '^ok *eth1 .*af_packet'
+        each_service_comes_back after a reboot and a SIGKILL
+        say "guideway-agent setup, and a reboot"
+        a_server_is_set_up
+        touch "$state/is_set_up"
+        sync
+        systemctl reboot
+    else
+        say "after it, and setup --undo"
+        a_server_was_set_up_for_good
+        say "as expected"
+        systemctl poweroff
+    fi
+}
+
+# As what configures a machine's network does, at each boot.
+interfaces_that_stay() {
+    cat >/etc/systemd/system/links.service <<'END'
+[Unit]
+Before=network.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=ip link add eth1 type veth peer name far
+ExecStart=ip address add 10.0.0.1/24 dev eth1
+ExecStart=ip link set eth1 up
+ExecStart=ip link set far up
+[Install]
+WantedBy=multi-user.target
+END
+    systemctl enable -q links
+}
+
+a_load_balancer_runs() {
     inside env SYSUSERS=/usr/local/lib/sysusers.d TMPFILES=/usr/local/lib/tmpfiles.d sh /usr/local/share/guideway/settle.sh
     an_interface_that_comes_after_the_services_is_taken
     a_reload_is_a_take_over
     each_service_comes_back after a SIGKILL
     a_restart_of_the_controller_leaves_the_forwarder
     a_restart_by_the_api_is_a_take_over
-    a_server_is_set_up_for_good
-    say "as expected"
 }
 
 clean_up() {
@@ -102,22 +167,21 @@ a_restart_by_the_api_is_a_take_over() {
     until_true "the take-over to be told" doctor_says "took over from process $before"
 }
 
-# What a config says of a backend, set up, kept over a reboot, and taken back.
-a_server_is_set_up_for_good() {
-    say "guideway-agent setup, a reboot, and setup --undo"
-    mount_bpf
+# What a config says of a backend.
+a_server_is_set_up() {
     inside systemctl disable --now guideway-speaker guideway-forwarder guideway-controller
-    inside sh -c 'guideway config backend 10.1.0.11 /etc/guideway/guideway.yaml --interface far | guideway-agent setup --from - --dry-run' |
-        grep -q '^  net.ipv4.conf.all.arp_ignore: 0 to 1$' || die "a dry run does not say which settings change"
+    inside sh -c 'guideway config backend 10.1.0.11 /etc/guideway/guideway.yaml --interface far | guideway-agent setup --from - --dry-run' >"$folder/said"
+    grep -q '^  net.ipv4.conf.all.arp_ignore: 0 to 1$' "$folder/said" || die "a dry run does not say which settings change: $(<"$folder/said")"
     ! has_vip || die "a dry run sets the VIP"
     inside sh -c 'guideway config backend 10.1.0.11 /etc/guideway/guideway.yaml --interface far | guideway-agent setup --from -' >/dev/null
     inside systemctl is-active -q guideway-agent || die "the agent does not run"
     is_set_up || die "the server is not set up: $(inside ip address show dev lo)"
-    shut_down
-    boot "$folder/root" --private-network
-    mount_bpf
+}
+
+# Kept over a reboot, and taken back.
+a_server_was_set_up_for_good() {
     until_true "the server to be set up after a reboot" is_set_up
-    inside ip link add eth1 type veth peer name far
+    inside ip link show far >/dev/null 2>&1 || inside ip link add eth1 type veth peer name far
     until_true "the agent to run after a reboot" inside systemctl is-active -q guideway-agent
     inside guideway-agent setup --undo
     ! has_vip || die "the VIP is left"
@@ -129,7 +193,10 @@ a_server_is_set_up_for_good() {
 # What a machine has, and a container lacks.
 mount_bpf() { inside sh -ec 'mount -o remount,rw /sys; mkdir -p /sys/fs/bpf; mount -t bpf bpf /sys/fs/bpf'; }
 
-is_set_up() { has_vip && [[ $(inside cat /proc/sys/net/ipv4/conf/all/arp_ignore) == 1 ]]; }
+is_set_up() {
+    has_vip && [[ $(inside cat /proc/sys/net/ipv4/conf/all/arp_ignore) == 1 ]] &&
+        inside nft list table inet guideway | grep -q 'maxseg size set 1364$'
+}
 
 has_vip() { inside ip -4 address show dev lo | grep -q ' 203.0.113.10/32 '; }
 

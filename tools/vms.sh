@@ -4,6 +4,8 @@
 # network for packages.
 #
 #   tools/vms.sh [suite ...]        bookworm (6.1), trixie (6.12), sid (7.2 or newer)
+#   tools/vms.sh units              tools/units.sh in a machine with a systemd, which boots three times
+#                                   (`make vms SUITES=units`)
 #   tools/vms.sh ipvs               keepalived and IPVS beside Guideway, with the kernel of trixie and
 #                                   the programs in bin/ (`make vms SUITES=ipvs`)
 #
@@ -46,11 +48,15 @@ main() {
     trap clean_up EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
-    [[ ${suites[*]} == ipvs ]] || build_tests
+    [[ " ${suites[*]} " != *" "[bts]*" "* ]] || build_tests
     [[ " ${suites[*]} " != *" ipvs "* ]] || build_ipvs
     for suite in "${suites[@]}"; do
         fetch_kernel "$(kernel_of "$suite")"
-        run_machine "$suite" || failed=1
+        if [[ $suite == units ]]; then
+            run_units || failed=1
+        else
+            run_machine "$suite" || failed=1
+        fi
     done
     table
     exit $failed
@@ -74,7 +80,7 @@ build_tests() {
 }
 
 # Of Debian's stable release: keepalived has IPVS there, and take-overs work with AF_XDP.
-kernel_of() { [[ $1 == ipvs ]] && echo trixie || echo "$1"; }
+kernel_of() { [[ $1 == @(ipvs|units) ]] && echo trixie || echo "$1"; }
 
 build_ipvs() {
     need keepalived keepalived
@@ -128,20 +134,57 @@ run_machine() {
     fi
     : >"$out/rows"
     say "$1: Linux $release"
-    # It ends with this script, also if that is killed. Emulated, MWAIT of an idle processor spins.
-    unshare --net "$PWD/tools/vms.sh" --beside-cables setpriv --pdeathsig TERM timeout "$seconds" qemu-system-x86_64 -nodefaults -no-reboot -display none -accel tcg -cpu max,-monitor -smp 2 -m 3072 "${clock[@]}" \
+    emulate "$1" "$root" "$seconds" "${clock[@]}" $(network_devices)
+    judge "$1" "$out"
+}
+
+# emulate SUITE ROOT SECONDS [options]: a machine, until it turns itself off. It ends with this
+# script, also if that is killed. Emulated, MWAIT of an idle processor spins.
+emulate() {
+    local root=$2 out=$folder/$1
+    unshare --net "$PWD/tools/vms.sh" --beside-cables setpriv --pdeathsig TERM timeout "$3" qemu-system-x86_64 -nodefaults -no-reboot -display none -accel tcg -cpu max,-monitor -smp 2 -m 3072 \
         -kernel "$(ls "$root/boot/vmlinuz-$release" "$root/lib/modules/$release/vmlinuz" 2>/dev/null | head -n 1)" \
         -initrd "$out/initrd" -append "console=ttyS0 panic=-1 rdinit=/init guideway=$PWD" -serial "file:$out/console" \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
         -virtfs "local,path=$out,mount_tag=out,security_model=none" \
         -virtfs "local,path=$root/lib/modules,mount_tag=modules,security_model=none,readonly=on" \
-        $(network_devices) -device virtio-serial-pci -chardev "socket,id=console,path=$out/emulator,server=on,wait=off" \
+        -device virtio-serial-pci -chardev "socket,id=console,path=$out/emulator,server=on,wait=off" \
         -mon chardev=console,mode=readline -chardev "socket,id=port,path=$out/emulator" -device virtserialport,chardev=port \
-        </dev/null >"$out/qemu" 2>&1 &
+        "${@:4}" </dev/null >"$out/qemu" 2>&1 &
     machine=$!
     wait "$machine" || true
     machine=
-    judge "$1" "$out"
+}
+
+# run_units: tools/units.sh, in a machine whose changes are on a disk: it boots for each step, with
+# this machine's systemd but few of its services.
+run_units() {
+    local root=$KERNELS/trixie/root out=$folder/units begun=$SECONDS outcome=FAILED boot
+    local system=$folder/disk/upper/etc/systemd/system
+    mkdir -p "$out" "$folder/disk/work" "$system/multi-user.target.wants"
+    make_initrd "$root" "$out/initrd" virtio_blk ext4
+    for service in postgresql keepalived podman podman-restart podman-auto-update systemd-timesyncd e2scrub_reap; do
+        ln -s /dev/null "$system/$service.service"
+    done
+    ln -s ../guideway-units.service "$system/multi-user.target.wants/"
+    cat >"$system/guideway-units.service" <<END
+[Unit]
+After=basic.target dbus.service links.service
+[Service]
+Environment=HOME=/root WAIT_SECONDS=120
+WorkingDirectory=$PWD
+ExecStart=/bin/bash -c 'tools/units.sh --in-machine || systemctl poweroff'
+StandardOutput=append:/mnt/out/log
+StandardError=inherit
+END
+    mke2fs -q -t ext4 -d "$folder/disk" "$folder/disk.ext4" 2G
+    say "units: Linux $release"
+    for boot in 1 2 3; do
+        emulate units "$root" "$MACHINE_SECONDS" -drive "file=$folder/disk.ext4,format=raw,if=virtio"
+    done
+    ! tail -n 1 "$out/log" | grep -q 'as expected$' || outcome=passed
+    rows+="$(row units $((SECONDS - begun)) "$outcome, Linux $release, $boot boots")"$'\n'
+    [[ $outcome == passed ]] || { tail -n 90 "$out/log" "$out/console" >&2; return 1; }
 }
 
 # mac CABLE END
@@ -186,12 +229,13 @@ beside_cables() {
     exec "$@"
 }
 
+# make_initrd ROOT FILE [modules]
 make_initrd() {
     local content=$folder/initrd module number=100
     rm -rf "$content"
     mkdir -p "$content/modules"
     cp "$(command -v busybox)" "$content/busybox"
-    for module in "${BOOT_MODULES[@]}"; do
+    for module in "${BOOT_MODULES[@]}" "${@:3}"; do
         modprobe -d "$1" -S "$release" --show-depends "$module"
     done | sed -n 's/^insmod \(\S*\).*/\1/p' | awk '!seen[$0]++' | while read -r module; do
         unpacked "$module" >"$content/modules/$number" # loaded in the order of their names
@@ -205,13 +249,19 @@ $b mount -t proc proc /proc
 $b mount -t devtmpfs dev /dev
 for module in /modules/*; do $b insmod $module; done
 share() { $b mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,$3 $1 $2; }
-share host /lower ro,cache=loose &&
-    $b mount -t tmpfs -o size=2g rw /rw && $b mkdir /rw/upper /rw/work &&
+disk() { [ -b /dev/vda ] && $b mount -t ext4 /dev/vda /rw || $b mount -t tmpfs -o size=2g rw /rw; }
+share host /lower ro,cache=loose && disk && $b mkdir -p /rw/upper /rw/work &&
     $b mount -t overlay -o lowerdir=/lower,upperdir=/rw/upper,workdir=/rw/work root /root &&
     $b mkdir -p /root/mnt/out /root/mnt/modules && share out /root/mnt/out rw && share modules /root/mnt/modules ro || $b poweroff -f
 guideway=$($b sed 's/.*guideway=\(\S*\).*/\1/' /proc/cmdline)
 $b mount --move /proc /root/proc
 $b mount --move /dev /root/dev
+if [ -b /root/dev/vda ]; then
+    $b mkdir -p "/root/lib/modules/$($b uname -r)"
+    $b mount --bind "/root/mnt/modules/$($b uname -r)" "/root/lib/modules/$($b uname -r)"
+    for folder in /root/tmp /root/var/tmp; do $b mount -t tmpfs tmp $folder; done
+    exec $b switch_root /root /sbin/init
+fi
 exec $b switch_root /root /bin/bash $guideway/tools/vms.sh --inside $guideway
 INIT
     chmod +x "$content/init"
