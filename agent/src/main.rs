@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use daemon::logging;
+use daemon::{logging, say};
 use guideway_agent::config::Config;
 use guideway_agent::{
     Arguments, Command, Format, attachment, doctor, multipath, run, setup, status,
@@ -19,7 +19,7 @@ fn detach(config: &Config) -> Result<(), String> {
         return Err("the config has `pin: off`, or /sys/fs/bpf is no BPF file system: the program goes with its agent".to_string());
     };
     let was_there = attachment::detach(directory)?;
-    println!("{}", if was_there { "detached" } else { "no program is pinned" });
+    say!("{}", if was_there { "detached" } else { "no program is pinned" });
     Ok(())
 }
 
@@ -32,8 +32,8 @@ fn show_status(config: &Config, format: Format) -> ExitCode {
         }
     };
     match format {
-        Format::Table => print!("{}", status::table(&status)),
-        Format::Json => println!("{}", serde_json::to_string(&status).expect("a status is JSON")),
+        Format::Table => say!("{}", status::table(&status).trim_end()),
+        Format::Json => say!("{}", serde_json::to_string(&status).expect("a status is JSON")),
     }
     ExitCode::SUCCESS
 }
@@ -63,7 +63,7 @@ async fn main() -> ExitCode {
         }
         Some(Command::Setup { dry_run, .. }) => return setup::undo(*dry_run),
         Some(Command::Version) => {
-            println!("guideway-agent {}", daemon::VERSION_AND_COMMIT);
+            say!("guideway-agent {}", daemon::VERSION_AND_COMMIT);
             return ExitCode::SUCCESS;
         }
         Some(Command::RestoreSynCookies) => return restore_syn_cookies(),
@@ -82,7 +82,7 @@ async fn main() -> ExitCode {
         return show_status(&config, output);
     }
     if arguments.check {
-        println!("{} is good", arguments.config.display());
+        say!("{} is good", arguments.config.display());
         return ExitCode::SUCCESS;
     }
     let result = match arguments.detach {

@@ -7,6 +7,17 @@ pub mod logging;
 pub mod metrics;
 pub mod notify;
 
+/// Prints a line for people. Who closed the pipe, as `head` does, wants no more.
+#[macro_export]
+macro_rules! say {
+    ($($part:tt)*) => {
+        drop(std::io::Write::write_fmt(
+            &mut std::io::stdout(),
+            format_args!("{}\n", format_args!($($part)*)),
+        ))
+    };
+}
+
 /// The version of our programs: a release's may be another than the crates'.
 pub const VERSION: &str = match option_env!("GUIDEWAY_VERSION") {
     Some(version) => version,

@@ -19,6 +19,7 @@ mod service;
 use std::path::Path;
 use std::process::ExitCode;
 
+use daemon::say;
 use serde::Serialize;
 
 use crate::arguments::Format;
@@ -86,11 +87,11 @@ pub fn run(file: &Path, format: Format) -> ExitCode {
                     Grade::Warn => "warn",
                     Grade::Fail => "fail",
                 };
-                println!("{grade:<4}  {what:<11} {text}");
+                say!("{grade:<4}  {what:<11} {text}");
             }
         }
         Format::Json => {
-            println!("{}", serde_json::to_string(&findings).expect("findings are JSON"));
+            say!("{}", serde_json::to_string(&findings).expect("findings are JSON"));
         }
     }
     ExitCode::from(u8::from(findings.iter().any(|finding| finding.grade == Grade::Fail)))
@@ -101,8 +102,8 @@ pub fn print_firewall() {
     let chains = machine::ruleset().and_then(|text| firewall::dropping_chains(&text));
     match chains {
         Ok(chains) if chains.is_empty() => {}
-        Ok(chains) => println!("{}", firewall::to_be_checked(&chains)),
-        Err(problem) => println!("the firewall is not examined: {problem}"),
+        Ok(chains) => say!("{}", firewall::to_be_checked(&chains)),
+        Err(problem) => say!("the firewall is not examined: {problem}"),
     }
 }
 

@@ -20,6 +20,8 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
+use daemon::say;
+
 use crate::doctor;
 use places::Places;
 use script::Script;
@@ -38,7 +40,7 @@ pub fn run(from: &Path, is_dry: bool, config: &Path) -> ExitCode {
     if let Err(problem) = set_up(&places, &script) {
         return failed(&problem);
     }
-    println!("{} is set up; the script is {}", script.backend(), places.script.display());
+    say!("{} is set up; the script is {}", script.backend(), places.script.display());
     if let Err(problem) = places.start_at_boot() {
         return failed(&problem);
     }
@@ -89,20 +91,20 @@ fn read_text(source: impl Read) -> io::Result<String> {
 fn show(places: &Places, script: &Script) -> Result<(), String> {
     let former = places.installed()?;
     if former.as_ref() == Some(script) {
-        println!("no change: {} is set up by the same script", script.backend());
+        say!("no change: {} is set up by the same script", script.backend());
         return Ok(());
     }
-    println!("{} would be set up:", script.backend());
+    say!("{} would be set up:", script.backend());
     for (name, value) in script.settings() {
         if let Some(now) = places.setting(name).filter(|now| now != value) {
-            println!("  {name}: {now} to {value}");
+            say!("  {name}: {now} to {value}");
         }
     }
     for command in script.commands() {
-        println!("  {command}");
+        say!("  {command}");
     }
     for command in former.iter().flat_map(|former| no_longer(former, script)) {
-        println!("  {command}");
+        say!("  {command}");
     }
     Ok(())
 }
@@ -145,18 +147,18 @@ fn set_up(places: &Places, script: &Script) -> Result<(), String> {
 
 fn take_back(places: &Places, is_dry: bool) -> Result<(), String> {
     let Some(script) = places.installed()? else {
-        println!("nothing is set up: there is no {}", places.script.display());
+        say!("nothing is set up: there is no {}", places.script.display());
         return Ok(());
     };
     if is_dry {
-        println!("{} would be taken back:", script.backend());
-        script.taken_back().for_each(|command| println!("  {command}"));
+        say!("{} would be taken back:", script.backend());
+        script.taken_back().for_each(|command| say!("  {command}"));
         return Ok(());
     }
     places.start_no_more();
     places.shell(&places.script, "undo")?;
     places.restore_settings()?;
     places.remove(&places.script)?;
-    println!("{} is taken back", script.backend());
+    say!("{} is taken back", script.backend());
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use daemon::say;
 use nic::folder::Folder;
 
 use super::script::Script;
@@ -126,16 +127,13 @@ impl Places {
     /// Runs one command that takes something back, which may be gone already.
     pub fn command(&self, command: &str) {
         if let Err(problem) = run("sh", &["-c".as_ref(), command.as_ref()]) {
-            println!("{command}: {}", problem.trim_end());
+            say!("{command}: {}", problem.trim_end());
         }
     }
 
     pub fn start_at_boot(&self) -> Result<(), String> {
         if !self.has_systemd {
-            println!(
-                "systemd does not run here: at each boot run `sh {} boot`",
-                self.script.display()
-            );
+            say!("systemd does not run here: at each boot run `sh {} boot`", self.script.display());
             return Ok(());
         }
         run("systemctl", &["enable".as_ref(), "--quiet".as_ref(), UNIT.as_ref()])

@@ -11,7 +11,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::Agent;
@@ -429,6 +429,25 @@ fn a_service_in_another_namespace_is_found() {
     server.arg("--config").arg(config);
     let _server = Agent::start(server);
     backend.has("fail", "sockets", &["port 8080 in that of process"]);
+}
+
+/// As `doctor | head -n 1`: whoever reads no more is no fault of the program's.
+#[test]
+fn a_reader_that_goes_is_no_panic() {
+    if !root_or_skip("a_reader_that_goes_is_no_panic") {
+        return;
+    }
+    let backend = Backend::new();
+    for arguments in ["doctor", "doctor -o json", "--check"] {
+        let mut command = backend.command(arguments);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code().is_some_and(|code| code < 2), "{arguments}: {said}");
+        assert!(!said.contains("panicked"), "{arguments}: {said}");
+    }
 }
 
 #[test]
