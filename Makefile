@@ -126,7 +126,7 @@ units: deps-build build ## The systemd units under a real systemd, in a containe
 	tools/units.sh
 
 .PHONY: vms
-vms: deps-build $(if $(filter ipvs,$(SUITES)),deps-lab build) ## The eBPF programs and sockets under Debian's kernels, in emulated machines; or keepalived and IPVS beside Guideway (root, network) [SUITES="bookworm trixie sid" or ipvs, with IPVS_ROUNDS= ONLY=regexp]
+vms: deps-build $(if $(filter ipvs units,$(SUITES)),deps-lab build) ## The eBPF programs, sockets, VLANs, bonds and zero-copy under Debian's kernels, in emulated machines; or the units, or keepalived and IPVS beside Guideway (root, network) [SUITES="bookworm trixie sid", units, ipvs with IPVS_ROUNDS= ONLY=regexp]
 	tools/vms.sh $(SUITES)
 
 .PHONY: packages-test

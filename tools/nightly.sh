@@ -107,7 +107,7 @@ stage_fresh_test() { make fresh FRESH=test; }
 
 stage_packages() { make packages-test; }
 
-stage_vms() { make vms; }
+stage_vms() { make vms SUITES="bookworm trixie sid units"; }
 
 stage_ipvs() { make vms SUITES=ipvs; }
 

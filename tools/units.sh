@@ -173,7 +173,8 @@ a_server_is_set_up() {
     inside sh -c 'guideway config backend 10.1.0.11 /etc/guideway/guideway.yaml --interface far | guideway-agent setup --from - --dry-run' >"$folder/said"
     grep -q '^  net.ipv4.conf.all.arp_ignore: 0 to 1$' "$folder/said" || die "a dry run does not say which settings change: $(<"$folder/said")"
     ! has_vip || die "a dry run sets the VIP"
-    inside sh -c 'guideway config backend 10.1.0.11 /etc/guideway/guideway.yaml --interface far | guideway-agent setup --from -' >/dev/null
+    inside sh -c 'guideway config backend 10.1.0.11 /etc/guideway/guideway.yaml --interface far | guideway-agent setup --from -' >/dev/null ||
+        die "it is not set up: $(inside journalctl --no-pager -n 20 -u guideway-agent)"
     inside systemctl is-active -q guideway-agent || die "the agent does not run"
     is_set_up || die "the server is not set up: $(inside ip address show dev lo)"
 }

@@ -177,6 +177,8 @@ ExecStart=/bin/bash -c 'tools/units.sh --in-machine || systemctl poweroff'
 StandardOutput=append:/mnt/out/log
 StandardError=inherit
 END
+    # This machine may be a container; that one is none.
+    mknod "$folder/disk/upper/.dockerenv" c 0 0
     mke2fs -q -t ext4 -d "$folder/disk" "$folder/disk.ext4" 2G
     say "units: Linux $release"
     for boot in 1 2 3; do
