@@ -26,7 +26,7 @@ main() {
     debian "$SUITE" "$folder/system" "$PACKAGES"
     rm -rf "$folder/system"/{var/cache/apt,var/lib/apt/lists,var/log,dev,proc,sys,usr/share/{doc,man,locale}}/*
     tar -C "$folder/system" --sort=name --numeric-owner --mtime="@$(git log -1 --format=%ct)" --clamp-mtime \
-        --exclude=./var/lib/dpkg/available-old -cf "$folder/system.tar" .
+        -cf "$folder/system.tar" .
     LAB_SYSTEM=$folder/system.tar tools/packages.sh
 }
 

@@ -156,8 +156,8 @@ pub fn attach(
         for pin in former {
             remove_link(&directory.join(pin))?;
         }
-        // They cost memory, and nothing else.
-        if let Err(problem) = remove_former_tables(directory) {
+        // The new program does without.
+        if let Err(problem) = remove_former(directory) {
             tracing::warn!("{problem}");
         }
     }
@@ -235,14 +235,15 @@ pub fn detach(directory: &Path) -> Result<bool, String> {
     for (_, path) in tables(directory) {
         remove(&path)?;
     }
-    remove_former_tables(directory)?;
+    remove_former(directory)?;
     let _ = std::fs::remove_dir(directory); // if it is empty
     Ok(was_there)
 }
 
-/// Removes tables of other layouts, which an agent of another version left: nothing reads
-/// them any more, and they keep their memory.
-fn remove_former_tables(directory: &Path) -> Result<(), String> {
+/// Removes what an agent of another version left: tables of other layouts, which keep their
+/// memory, and programs of traffic control that this one does not have, which stay on the
+/// interface.
+fn remove_former(directory: &Path) -> Result<(), String> {
     let problem = |error: io::Error| format!("cannot read {}: {error}", directory.display());
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -250,7 +251,7 @@ fn remove_former_tables(directory: &Path) -> Result<(), String> {
     };
     for entry in entries {
         let entry = entry.map_err(problem)?;
-        if entry.file_name().to_str().is_some_and(is_former_table) {
+        if entry.file_name().to_str().is_some_and(is_former) {
             remove(&entry.path())?;
         }
     }
@@ -317,7 +318,10 @@ fn remove(path: &Path) -> Result<bool, String> {
     }
 }
 
-fn is_former_table(name: &str) -> bool {
+fn is_former(name: &str) -> bool {
+    if name.starts_with("tcx-") {
+        return Classifier::ALL.iter().all(|which| which.pin() != name);
+    }
     let same = TABLES.iter().find(|(_, pin)| table_of(pin) == table_of(name));
     same.is_some_and(|(_, pin)| *pin != name)
 }
@@ -332,16 +336,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_of_other_layouts_are_removed_and_nothing_else_is() {
+    fn what_other_versions_left_is_removed_and_nothing_else_is() {
         let directory = tempfile::tempdir().unwrap();
-        for name in ["fragments-1", "fragments-2", "half-redirects-9", "xdp-native", "mine-1"] {
+        let tables = ["fragments-1", "fragments-2", "half-redirects-9", "mine-1"];
+        let programs = ["tcx-egress", "tcx-ingress", "xdp-native"];
+        for name in tables.into_iter().chain(programs) {
             std::fs::write(directory.path().join(name), "").unwrap();
         }
-        remove_former_tables(directory.path()).unwrap();
+        remove_former(directory.path()).unwrap();
         let left = std::fs::read_dir(directory.path()).unwrap();
         let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, ["fragments-2", "mine-1", "xdp-native"]);
-        assert_eq!(remove_former_tables(&directory.path().join("none")), Ok(()));
+        assert_eq!(left, ["fragments-2", "mine-1", "tcx-ingress", "xdp-native"]);
+        assert_eq!(remove_former(&directory.path().join("none")), Ok(()));
     }
 }

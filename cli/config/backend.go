@@ -336,6 +336,18 @@ func (s *setupScript) file(path, mode, content string) {
 	s.line("install -m %s /dev/stdin %s <<'END'\n%sEND", mode, path, content)
 }
 
+// rules of nftables, in a table of our own. The shell fills nothing in if `end` is quoted.
+func (s *setupScript) rules(end string, printChains func()) {
+	s.undo("nft delete table inet guideway")
+	s.line("nft -f - <<%s", end)
+	s.line("table inet guideway")
+	s.line("delete table inet guideway")
+	s.line("table inet guideway {")
+	printChains()
+	s.line("}")
+	s.line("END")
+}
+
 func (s *setupScript) text(backend *config.Backend) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "# Sets up the backend %s (%s) of Guideway; as root, on it. It may run again.\n", backend.Name, backend.Address)
@@ -393,14 +405,9 @@ func (s *backendSetup) printAgentMSS(script *setupScript) {
 	script.line("# Answers to SYNs ask clients for segments that fit into a tunnel (docs/start.md).")
 	script.line("mtu=%s", mtu)
 	script.line("mtu=${mtu:-%d} # at boot the interface may come later", clientsMTU)
-	script.undo("nft delete table inet guideway")
-	script.line("nft -f - <<END")
-	script.line("table inet guideway")
-	script.line("delete table inet guideway")
-	script.line("table inet guideway {")
-	printMSS(script, s.vips, func(headers int) string { return fmt.Sprintf("$((mtu - %d))", overhead+headers) })
-	script.line("}")
-	script.line("END")
+	script.rules("END", func() {
+		printMSS(script, s.vips, func(headers int) string { return fmt.Sprintf("$((mtu - %d))", overhead+headers) })
+	})
 	script.line("")
 }
 

@@ -1,11 +1,8 @@
 package config
 
 import (
-	"bytes"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -46,29 +43,21 @@ func TestVIPsAnnounceAnMSSThatFitsIntoTunnels(t *testing.T) {
 // runRules of nftables that the script has for one backend.
 func runRules(t *testing.T, encap, more, option string) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "guideway.yaml")
-	text := "machine: {addresses: [10.0.0.1]}\n" + more + `
-services: [{name: web, vips: [{address: 203.0.113.10}, {address: "2001:db8:f::10"}], pools: [web], encap: ` + encap + `}]
+	arguments := []string{"config", "backend", "web-1", configFileOf(t, "machine: {addresses: [10.0.0.1]}\n"+more+`
+services: [{name: web, vips: [{address: 203.0.113.10}, {address: "2001:db8:f::10"}], pools: [web], encap: `+encap+`}]
 pools: [{name: web, backends: [{name: web-1, address: 10.1.0.11}]}]
-`
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+`)}
+	script, _, err := guideway(t, append(arguments, strings.Fields(option)...)...)
+	if err != nil {
 		t.Fatal(err)
 	}
-	command := configBackendCommand()
-	var out bytes.Buffer
-	command.SetOut(&out)
-	command.SetErr(&bytes.Buffer{})
-	command.SetArgs(strings.Fields("web-1 " + file + " " + option))
-	if err := command.Execute(); err != nil {
-		t.Fatal(err)
-	}
-	_, rules, found := strings.Cut(out.String(), "# Answers to SYNs ask")
+	_, rules, found := strings.Cut(script, "# Answers to SYNs ask")
 	if !found {
-		_, rules, _ = strings.Cut(out.String(), "# Tunnels of load balancers alone")
+		_, rules, _ = strings.Cut(script, "# Tunnels of load balancers alone")
 	}
 	rules, _, found = strings.Cut(rules, "\nEND\n")
 	if !found {
-		t.Fatalf("no rules in %s", out.String())
+		t.Fatalf("no rules in %s", script)
 	}
 	if said, err := exec.Command("sh", "-ec", "# "+rules+"\nEND\n").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s\n%s", err, said, rules)

@@ -136,22 +136,17 @@ func (p *plainTunnels) printRules(sources []string, script *setupScript) {
 	}
 	script.line("# Tunnels of load balancers alone are opened. Answers to SYNs ask clients for segments that")
 	script.line("# fit the tunnel in a network of %d bytes; `tunnel.mtu` of the config says if it carries more.", p.mtu)
-	script.undo("nft delete table inet guideway")
-	script.line("nft -f - <<'END'")
-	script.line("table inet guideway")
-	script.line("delete table inet guideway")
-	script.line("table inet guideway {")
-	script.line("\tset protocols { type inet_proto; elements = { gre, ipip, ipv6 } }")
-	script.line("\tchain input {")
-	script.line("\t\ttype filter hook input priority -10;")
-	script.line("\t\tmeta l4proto @protocols %s drop", from)
-	script.line("\t\tudp dport %d %s drop", guePort, from)
-	script.line("\t}")
-	if p.mtu < clientsMTU+p.overhead() {
-		printMSS(script, p.vips, func(headers int) string { return strconv.Itoa(p.mtu - p.overhead() - headers) })
-	}
-	script.line("}")
-	script.line("END")
+	script.rules("'END'", func() {
+		script.line("\tset protocols { type inet_proto; elements = { gre, ipip, ipv6 } }")
+		script.line("\tchain input {")
+		script.line("\t\ttype filter hook input priority -10;")
+		script.line("\t\tmeta l4proto @protocols %s drop", from)
+		script.line("\t\tudp dport %d %s drop", guePort, from)
+		script.line("\t}")
+		if p.mtu < clientsMTU+p.overhead() {
+			printMSS(script, p.vips, func(headers int) string { return strconv.Itoa(p.mtu - p.overhead() - headers) })
+		}
+	})
 }
 
 // printMSS lowers what SYN/ACKs of VIPs announce, by the bytes of a segment's own headers.

@@ -46,11 +46,7 @@ type moving struct {
 func (m *moving) begin(t *testing.T) {
 	t.Helper()
 	m.from = m.running.PreferredOwner()
-	for _, name := range m.running.LoadBalancers() {
-		if name != m.from {
-			m.to = name
-		}
-	}
+	m.to = otherThan(m.running, m.from)
 	stopGuideway(t, m.running, m.from)
 	m.own(t, "")
 	m.config = hosts.Keepalived{VIPs: []netip.Addr{topology.WebVIPs[0], topology.EchoVIPs[0]}, Weights: m.running.Weights()}

@@ -149,7 +149,7 @@ func (c *comparison) round(t *testing.T, p pair) {
 	})
 	p.setWeights(t, base)
 	c.event(t, "both machines are upgraded, one after the other", "", func() {
-		for _, machine := range c.otherFirst(owner) {
+		for _, machine := range []string{otherThan(c.running, owner), owner} {
 			p.upgrade(t, machine)
 			p.ready(t)
 		}
@@ -167,9 +167,10 @@ func (c *comparison) round(t *testing.T, p pair) {
 	p.setWeights(t, base)
 }
 
-func (c *comparison) otherFirst(owner string) []string {
-	machines := c.running.LoadBalancers()
-	return append(slices.DeleteFunc(machines, func(name string) bool { return name == owner }), owner)
+// otherThan one of the two load balancers.
+func otherThan(running *hosts.Lab, name string) string {
+	machines := running.LoadBalancers()
+	return machines[slices.IndexFunc(machines, func(other string) bool { return other != name })]
 }
 
 func (c *comparison) node(t *testing.T, name string) topology.Node {
@@ -490,8 +491,7 @@ func (k *keepalivedPair) owner() string {
 	if k.dead != preferred {
 		return preferred
 	}
-	others := k.running.LoadBalancers()
-	return others[slices.IndexFunc(others, func(name string) bool { return name != preferred })]
+	return otherThan(k.running, preferred)
 }
 
 func (k *keepalivedPair) kill(t *testing.T, machine string) {

@@ -53,7 +53,7 @@ impl Script {
         let after = self.0.lines().skip_while(|line| *line != "set -e").skip(1);
         after.filter(move |line| {
             let is_shown = !is_content && !line.is_empty() && !line.starts_with('#');
-            is_content = if is_content { *line != "END" } else { line.ends_with("<<'END'") };
+            is_content = if is_content { *line != "END" } else { opens_content(line) };
             is_shown
         })
     }
@@ -67,6 +67,11 @@ impl Script {
     pub fn has_agent(&self) -> bool {
         self.commands().any(|line| line == "systemctl restart guideway-agent")
     }
+}
+
+/// Content follows up to END; what is not quoted the shell fills in.
+fn opens_content(line: &str) -> bool {
+    line.ends_with("<<'END'") || line.ends_with("<<END")
 }
 
 #[cfg(test)]
@@ -88,6 +93,9 @@ install -m 600 /dev/stdin /etc/guideway/agent.key <<'END'
 message_key: secret
 sysctl -w in.a.file=1
 END
+nft -f - <<END
+table inet guideway
+END
 systemctl restart guideway-agent
 # End.
 ";
@@ -99,8 +107,8 @@ systemctl restart guideway-agent
         let taken_back: Vec<&str> = script.taken_back().collect();
         assert_eq!(taken_back, ["ip link del gw-gre", "ip address del 203.0.113.10/32 dev lo"]);
         let commands: Vec<&str> = script.commands().collect();
-        assert_eq!(commands.len(), 4, "{commands:?}");
-        assert_eq!(commands[3], "systemctl restart guideway-agent");
+        assert_eq!(commands.len(), 5, "{commands:?}");
+        assert_eq!(commands[3..], ["nft -f - <<END", "systemctl restart guideway-agent"]);
         let settings: Vec<_> = script.settings().collect();
         assert_eq!(
             settings,

@@ -490,9 +490,15 @@ impl Engine {
     #[must_use]
     pub fn totals(&self) -> (u64, Totals) {
         let received = self.queues.iter().map(|queue| queue.meter.read().received).sum();
+        (received, self.verdicts())
+    }
+
+    /// What became of frames, without asking the kernel for those that were received.
+    #[must_use]
+    pub fn verdicts(&self) -> Totals {
         let mut totals = Totals::default();
         self.counters().for_each(|counters| totals.add(&counters.totals()));
-        (received, totals)
+        totals
     }
 
     fn wake(&self) {
