@@ -126,7 +126,7 @@ units: deps-build build ## The systemd units under a real systemd, in a containe
 	tools/units.sh
 
 .PHONY: vms
-vms: deps-build $(if $(filter ipvs units,$(SUITES)),deps-lab build) ## The eBPF programs, sockets, VLANs, bonds and zero-copy under Debian's kernels, in emulated machines; or the units, or keepalived and IPVS beside Guideway (root, network) [SUITES="bookworm trixie sid", units, ipvs with IPVS_ROUNDS= ONLY=regexp]
+vms: deps-build $(if $(filter labs ipvs units,$(SUITES)),deps-lab build) ## The eBPF programs, sockets, VLANs, bonds and zero-copy under Debian's kernels, in emulated machines; or the units, scenarios of the lab, or keepalived and IPVS beside Guideway (root, network) [SUITES="bookworm trixie sid", units, labs with ONLY=regexp, ipvs with IPVS_ROUNDS= ONLY=regexp]
 	tools/vms.sh $(SUITES)
 
 .PHONY: packages-test
@@ -163,8 +163,8 @@ lint-tree:
 .PHONY: lint-go
 lint-go:
 	tools/tools.sh
-	go vet -tags upgrade,browser,ipvs ./...
-	.cache/bin/staticcheck -tags upgrade,browser,ipvs ./...
+	go vet -tags upgrade,browser,vms ./...
+	.cache/bin/staticcheck -tags upgrade,browser,vms ./...
 	.cache/bin/revive -config tools/revive.toml -set_exit_status ./...
 
 .PHONY: lint-rust

@@ -28,6 +28,7 @@
 #   fresh_test    make test there                         |
 #   packages      what make packages makes, as it is used |
 #   vms           other kernels, emulated (make vms)      |
+#   vms_labs      scenarios of the lab in such a machine  |
 #   ipvs          keepalived and IPVS beside, emulated    |
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -35,7 +36,7 @@ cd "$(dirname "$0")/.."
 
 readonly MINUTES_MAX=40
 readonly CORE=(release labs labs_frr race compilers browser changes units deny upgrade)
-readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test packages vms ipvs)
+readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test packages vms vms_labs ipvs)
 
 stage_release() { make build; }
 
@@ -108,6 +109,8 @@ stage_fresh_test() { make fresh FRESH=test; }
 stage_packages() { make packages-test; }
 
 stage_vms() { make vms SUITES="bookworm trixie sid units"; }
+
+stage_vms_labs() { make vms SUITES=labs; }
 
 stage_ipvs() { make vms SUITES=ipvs; }
 

@@ -6,8 +6,9 @@
 #   tools/vms.sh [suite ...]        bookworm (6.1), trixie (6.12), sid (7.2 or newer)
 #   tools/vms.sh units              tools/units.sh in a machine with a systemd, which boots three times
 #                                   (`make vms SUITES=units`)
-#   tools/vms.sh ipvs               keepalived and IPVS beside Guideway, with the kernel of trixie and
-#                                   the programs in bin/ (`make vms SUITES=ipvs`)
+#   tools/vms.sh labs | ipvs        scenarios of the lab with the kernel of trixie and the programs in
+#                                   bin/ (`make vms SUITES=labs`): those that take what only a machine
+#                                   has, or keepalived and IPVS beside Guideway
 #
 #   this machine's root ──9p, read only──► overlay in memory ──► the tests of this checkout, as root
 #   .cache/vms/SUITE: vmlinuz, modules ──► booted by an initrd of busybox
@@ -26,11 +27,17 @@ readonly KERNELS=$PWD/.cache/vms
 # In all: a boot takes some 10 s, the tests 10 minutes, with zero-copy 20, a round beside IPVS 10, by
 # a clock that stands still while the machine waits for a processor.
 export IPVS_ROUNDS=${IPVS_ROUNDS:-1}
-readonly MACHINE_SECONDS=2400 IPVS_MACHINE_SECONDS=$((3600 * IPVS_ROUNDS)) TEST_SECONDS=900
+readonly MACHINE_SECONDS=2400 TEST_SECONDS=900 LAB_SECONDS=$((3600 * IPVS_ROUNDS))
 readonly BOOT_MODULES=(virtio_pci 9pnet_virtio 9p overlay)
 # Of the machine, in a network namespace here that goes with it. The third has no zero-copy, as it
 # lacks VIRTIO_F_ACCESS_PLATFORM; the fourth has more queues than the machine has processors.
 readonly CABLES=(1 2 3 4)
+# Of the suites that are scenarios, and the modules that these need.
+declare -rA SCENARIOS=(
+    [ipvs]='IPVS'
+    [labs]='^(TestMoves|TestJoinPorts|TestTransfersByMultipathTCP)$'
+)
+declare -rA SCENARIO_MODULES=([ipvs]='ip_vs ip_vs_mh' [labs]='sch_netem')
 
 main() {
     [[ ${1-} != --inside ]] || inside_machine "$2"
@@ -49,7 +56,7 @@ main() {
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
     [[ " ${suites[*]} " != *" "[bts]*" "* ]] || build_tests
-    [[ " ${suites[*]} " != *" ipvs "* ]] || build_ipvs
+    [[ ! " ${suites[*]} " =~ " "(ipvs|labs)" " ]] || build_scenarios
     for suite in "${suites[@]}"; do
         fetch_kernel "$(kernel_of "$suite")"
         if [[ $suite == units ]]; then
@@ -80,11 +87,11 @@ build_tests() {
 }
 
 # Of Debian's stable release: keepalived has IPVS there, and take-overs work with AF_XDP.
-kernel_of() { [[ $1 == @(ipvs|units) ]] && echo trixie || echo "$1"; }
+kernel_of() { [[ $1 == @(ipvs|labs|units) ]] && echo trixie || echo "$1"; }
 
-build_ipvs() {
+build_scenarios() {
     need keepalived keepalived
-    CGO_ENABLED=0 go test -c -tags ipvs -o "$folder/scenarios.test" ./lab/scenarios || die "the scenarios do not build"
+    CGO_ENABLED=0 go test -c -tags vms -o "$folder/scenarios.test" ./lab/scenarios || die "the scenarios do not build"
 }
 
 # fetch_kernel SUITE: the newest of the suite, checked by apt's keys.
@@ -121,14 +128,14 @@ run_machine() {
     root=$KERNELS/$(kernel_of "$1")/root
     mkdir -p "$out"
     make_initrd "$root" "$out/initrd"
-    if [[ $1 == ipvs ]]; then
+    if [[ -n ${SCENARIOS[$1]-} ]]; then
         cp "$folder/scenarios.test" "$out"
         echo "scenarios /mnt/out/scenarios.test" >"$out/programs"
-        echo "$IPVS_ROUNDS ${ONLY:-IPVS}" >"$out/rounds"
+        echo "$1 $IPVS_ROUNDS ${ONLY:-${SCENARIOS[$1]}}" >"$out/scenarios"
         # Its clock counts instructions, 2 ns each, and waits for nothing else: the timers of
         # programs find a machine that is always as quick, however little of this one it gets.
         clock=(-icount shift=1)
-        seconds=$IPVS_MACHINE_SECONDS
+        seconds=$LAB_SECONDS
     else
         cp "$folder"/{programs,compilers} "$out"
     fi
@@ -293,8 +300,8 @@ inside_machine() {
     modprobe tun
     ip link set lo up
     cut -d. -f1 /proc/uptime >/mnt/out/booted
-    if [[ -e /mnt/out/rounds ]]; then
-        inside_ipvs "$1"
+    if [[ -e /mnt/out/scenarios ]]; then
+        inside_scenarios "$1"
     else
         inside_tests "$1"
     fi
@@ -361,12 +368,12 @@ inside_zero_copy() {
     try "$1/forwarder" no-zero-copy-cache forwarder-test --test-threads=1 a_plan_that_says_nothing
 }
 
-inside_ipvs() {
-    local only
+inside_scenarios() {
+    local suite only seconds=$LAB_SECONDS
     export IPVS_REPORT=/mnt/out/tables
-    modprobe -a ip_vs ip_vs_mh
-    read -r IPVS_ROUNDS only </mnt/out/rounds
-    try "$1/lab/scenarios" beside-ipvs scenarios -test.v -test.run "$only"
+    read -r suite IPVS_ROUNDS only </mnt/out/scenarios
+    modprobe -a ${SCENARIO_MODULES[$suite]}
+    try "$1/lab/scenarios" "$suite" scenarios -test.v -test.run "$only"
 }
 
 at_least() { [[ $(printf '%s\n' "$1" "$(uname -r)" | sort -V | head -n 1) == "$1" ]]; }
@@ -376,7 +383,7 @@ try() {
     local program begun=$SECONDS outcome=passed
     program=$(sed -n "s/^$3 //p" /mnt/out/programs)
     cd "$1"
-    timeout $((TEST_SECONDS * IPVS_ROUNDS)) "$program" "${@:4}" >"/mnt/out/$2.log" 2>&1 || outcome=FAILED
+    timeout "${seconds:-$TEST_SECONDS}" "$program" "${@:4}" >"/mnt/out/$2.log" 2>&1 || outcome=FAILED
     # A program without tests, or whose tests skip themselves, has tried nothing.
     if ! grep -q '^test result: ok\. [1-9]\|^--- PASS' "/mnt/out/$2.log" || grep -q '^SKIPPED\|SKIPPED .*: needs\|^--- SKIP' "/mnt/out/$2.log"; then
         outcome=FAILED

@@ -1,4 +1,4 @@
-//go:build ipvs
+//go:build vms
 
 package scenarios_test
 
