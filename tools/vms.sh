@@ -27,7 +27,7 @@ readonly KERNELS=$PWD/.cache/vms
 # In all: a boot takes some 10 s, the tests 10 minutes, with zero-copy 20, a round beside IPVS 10, by
 # a clock that stands still while the machine waits for a processor.
 export IPVS_ROUNDS=${IPVS_ROUNDS:-1}
-readonly MACHINE_SECONDS=2400 TEST_SECONDS=900 LAB_SECONDS=$((3600 * IPVS_ROUNDS))
+readonly MACHINE_SECONDS=7200 TEST_SECONDS=900 LAB_SECONDS=$((3600 * IPVS_ROUNDS))
 readonly BOOT_MODULES=(virtio_pci 9pnet_virtio 9p overlay)
 # Of the machine, in a network namespace here that goes with it. The third has no zero-copy, as it
 # lacks VIRTIO_F_ACCESS_PLATFORM; the fourth has more queues than the machine has processors.
@@ -124,7 +124,7 @@ fetch_kernel() {
 
 # run_machine SUITE: 1 if a test failed there, or it did not come up.
 run_machine() {
-    local root out=$folder/$1 seconds=$MACHINE_SECONDS clock=()
+    local root out=$folder/$1 seconds=$MACHINE_SECONDS
     root=$KERNELS/$(kernel_of "$1")/root
     mkdir -p "$out"
     make_initrd "$root" "$out/initrd"
@@ -132,24 +132,23 @@ run_machine() {
         cp "$folder/scenarios.test" "$out"
         echo "scenarios /mnt/out/scenarios.test" >"$out/programs"
         echo "$1 $IPVS_ROUNDS ${ONLY:-${SCENARIOS[$1]}}" >"$out/scenarios"
-        # Its clock counts instructions, 2 ns each, and waits for nothing else: the timers of
-        # programs find a machine that is always as quick, however little of this one it gets.
-        clock=(-icount shift=1)
         seconds=$LAB_SECONDS
     else
         cp "$folder"/{programs,compilers} "$out"
     fi
     : >"$out/rows"
     say "$1: Linux $release"
-    emulate "$1" "$root" "$seconds" "${clock[@]}" $(network_devices)
+    emulate "$1" "$root" "$seconds" $(network_devices)
     judge "$1" "$out"
 }
 
 # emulate SUITE ROOT SECONDS [options]: a machine, until it turns itself off. It ends with this
-# script, also if that is killed. Emulated, MWAIT of an idle processor spins.
+# script, also if that is killed. Its clock counts instructions, 2 ns each, and waits for nothing else:
+# the timers of programs find a machine that is always as quick, however little of this one it gets.
+# Emulated, MWAIT of an idle processor spins.
 emulate() {
     local root=$2 out=$folder/$1
-    unshare --net "$PWD/tools/vms.sh" --beside-cables setpriv --pdeathsig TERM timeout "$3" qemu-system-x86_64 -nodefaults -no-reboot -display none -accel tcg -cpu max,-monitor -smp 2 -m 3072 \
+    unshare --net "$PWD/tools/vms.sh" --beside-cables setpriv --pdeathsig TERM timeout "$3" qemu-system-x86_64 -nodefaults -no-reboot -display none -accel tcg -icount shift=1 -cpu max,-monitor -smp 2 -m 3072 \
         -kernel "$(ls "$root/boot/vmlinuz-$release" "$root/lib/modules/$release/vmlinuz" 2>/dev/null | head -n 1)" \
         -initrd "$out/initrd" -append "console=ttyS0 panic=-1 rdinit=/init guideway=$PWD" -serial "file:$out/console" \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
