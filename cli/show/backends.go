@@ -25,7 +25,7 @@ func listBackends(backends []*controllerv1.Backend) output.Listing {
 	found := output.Listing{
 		Value:     plainjson.List(backends),
 		IsTrouble: func(row int) bool { return isTrouble(backends[row]) },
-		Header:    []string{"SERVICE", "BACKEND", "ADDRESS", "WEIGHT", "STATE", "SINCE", "REASON", "PACKETS", "BYTES", "NEW CONNECTIONS", "99 % WITHIN", "OPEN", "POOLS"},
+		Header:    []string{"SERVICE", "BACKEND", "ADDRESS", "WEIGHT", "STATE", "SINCE", "REASON", "PACKETS", "BYTES", "NEW CONNECTIONS", "99 % WITHIN", "OPEN", "LOAD", "POOLS"},
 		WideFrom:  8, Named: 2, Counters: []output.Counter{{Name: "packets", Column: 7}, {Name: "bytes", Column: 8}, {Name: "new_connections", Column: 9}},
 		None: "no backends",
 	}
@@ -36,7 +36,7 @@ func listBackends(backends []*controllerv1.Backend) output.Listing {
 		}
 		found.Rows = append(found.Rows, []string{
 			servicesText(b), b.Name, b.Address, fmt.Sprint(b.Weight), b.State, output.Ago(b.Since), output.Dash(reason),
-			number(b.Packets), number(b.Bytes), number(b.NewConnections), within(b.Answers.GetP99Seconds()), open(b.Answers), output.Dash(strings.Join(b.Pools, ",")),
+			number(b.Packets), number(b.Bytes), number(b.NewConnections), within(b.Answers.GetP99Seconds()), open(b.Answers), load(b), output.Dash(strings.Join(b.Pools, ",")),
 		})
 	}
 	return found
@@ -60,6 +60,14 @@ func open(a *controllerv1.Answers) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f", a.Open)
+}
+
+// load relative to the mean of the backends beside it.
+func load(b *controllerv1.Backend) string {
+	if b.Load == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", *b.Load)
 }
 
 func isTrouble(b *controllerv1.Backend) bool {

@@ -75,7 +75,7 @@ func describeBackend(b brain.BackendView) *controllerv1.Backend {
 	return &controllerv1.Backend{
 		Group: b.Group, Services: uint32(b.Services), Service: b.Service, Name: b.Name, Address: b.Address.String(), Weight: b.Weight,
 		State: b.State, Reason: b.Reason, Since: Timestamp(b.Since), Pools: b.Pools, Unresolved: b.Unresolved,
-		WeightPercent: b.WeightPercent, Held: b.Held, Answers: DescribeAnswers(b.Answers),
+		WeightPercent: b.WeightPercent, Held: b.Held, Answers: DescribeAnswers(b.Answers), Load: b.Load,
 	}
 }
 

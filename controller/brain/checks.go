@@ -77,7 +77,7 @@ func (s *State) Backend(name string) (BackendDetail, bool) {
 		members := s.current.groups[group]
 		at, found := slices.BinarySearchFunc(members, name, func(m config.Member, name string) int { return cmp.Compare(m.Backend.Name, name) })
 		if found {
-			detail.Backends = append(detail.Backends, s.viewBackend(group, members[at]))
+			detail.Backends = append(detail.Backends, s.viewGroup(group)[at])
 		}
 	}
 	return detail, true

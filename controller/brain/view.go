@@ -119,6 +119,8 @@ type BackendView struct {
 	Unresolved string
 	// How it answers; nil: that is not known.
 	Answers *Answers
+	// See setLoads; nil: not known.
+	Load *float64
 }
 
 // RouteView is one announceable prefix.
@@ -152,9 +154,7 @@ func (s *State) View(withBackends bool) View {
 		return v
 	}
 	for _, group := range slices.Sorted(maps.Keys(s.current.groups)) {
-		for _, m := range s.current.groups[group] {
-			v.Backends = append(v.Backends, s.viewBackend(group, m))
-		}
+		v.Backends = append(v.Backends, s.viewGroup(group)...)
 	}
 	return v
 }
@@ -231,6 +231,17 @@ func (s *State) viewService(service *config.Service) ServiceView {
 		Buckets:  s.buckets.view(&s.step, service.Name),
 		OnBackup: len(service.BackupPools) > 0 && use.own < service.BackendsMin && use.backup > 0 && use.how != compile.UseNone,
 	}
+}
+
+// viewGroup has its members in order.
+func (s *State) viewGroup(group string) []BackendView {
+	members := s.current.groups[group]
+	views := make([]BackendView, len(members))
+	for i, m := range members {
+		views[i] = s.viewBackend(group, m)
+	}
+	setLoads(views)
+	return views
 }
 
 func (s *State) viewBackend(group string, m config.Member) BackendView {

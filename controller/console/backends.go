@@ -51,7 +51,7 @@ func (b *builder) backends() (*content, error) {
 }
 
 func (b *builder) backendsTable(chosen []*controllerv1.Backend) *table {
-	t := &table{ID: "backends", Title: "Backends", Head: heads("Backend", "Address", "Services", "#Weight", "State", "Since", "Reason", "#Packets/s", "#Bytes", "#New connections/s", "#99 % within", "#Open requests"), None: "none"}
+	t := &table{ID: "backends", Title: "Backends", Head: heads("Backend", "Address", "Services", "#Weight", "State", "Since", "Reason", "#Packets/s", "#Bytes", "#New connections/s", "#99 % within", "#Open requests", "#Load"), None: "none"}
 	for _, backend := range chosen {
 		of := plain(count(backend.Services) + " of pools " + strings.Join(backend.Pools, ", "))
 		if backend.Service != "" {
@@ -67,21 +67,25 @@ func (b *builder) backendsTable(chosen []*controllerv1.Backend) *table {
 		}
 		t.Rows = append(t.Rows, row{backendKey(backend), slices.Concat([]cell{
 			plain(backend.Name), plain(backend.Address), of, styled(weight, number), styled(backend.State, backendClass(backend.State)), since(backend.Since), reason,
-		}, rateCells(b.view.rateOf(backend)), answerCells(backend.Answers))})
+		}, rateCells(b.view.rateOf(backend)), answerCells(backend))})
 	}
 	return t
 }
 
 // answerCells of a backend; dashes: its agent measures nothing.
-func answerCells(a *controllerv1.Answers) []cell {
+func answerCells(b *controllerv1.Backend) []cell {
+	a := b.Answers
 	if a == nil {
-		return []cell{styled("–", number), styled("–", number)}
+		return []cell{styled("–", number), styled("–", number), styled("–", number)}
 	}
-	within := "–"
+	within, load := "–", "–"
+	if b.Load != nil {
+		load = fmt.Sprintf("%.1f", *b.Load)
+	}
 	if a.Measured > 0 {
 		within = time.Duration(a.GetP99Seconds() * float64(time.Second)).Round(10 * time.Microsecond).String()
 	}
-	return []cell{styled(within, number), styled(fmt.Sprintf("%.1f", a.Open), number)}
+	return []cell{styled(within, number), styled(fmt.Sprintf("%.1f", a.Open), number), styled(load, number)}
 }
 
 func (b *builder) moves() (*content, error) {

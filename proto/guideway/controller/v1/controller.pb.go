@@ -1674,7 +1674,11 @@ type Backend struct {
 	Bytes          *uint64 `protobuf:"varint,15,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
 	NewConnections *uint64 `protobuf:"varint,16,opt,name=new_connections,json=newConnections,proto3,oneof" json:"new_connections,omitempty"`
 	// As measured by its agent. Absent: not measured, or the agent is silent.
-	Answers       *Answers `protobuf:"bytes,17,opt,name=answers,proto3" json:"answers,omitempty"`
+	Answers *Answers `protobuf:"bytes,17,opt,name=answers,proto3" json:"answers,omitempty"`
+	// Open requests per unit of the weight in effect, relative to that of all active backends of
+	// the group together: 1 is the mean. Absent: not measured, the backend is not active, or these
+	// backends have less than one request open.
+	Load          *float64 `protobuf:"fixed64,18,opt,name=load,proto3,oneof" json:"load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1826,6 +1830,13 @@ func (x *Backend) GetAnswers() *Answers {
 		return x.Answers
 	}
 	return nil
+}
+
+func (x *Backend) GetLoad() float64 {
+	if x != nil && x.Load != nil {
+		return *x.Load
+	}
+	return 0
 }
 
 // How a backend answered in the latest minute, all its services together.
@@ -5802,7 +5813,7 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\vconnections\x18\x06 \x01(\x04H\x00R\vconnections\x88\x01\x01\x129\n" +
 	"\n" +
 	"counted_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcountedAtB\x0e\n" +
-	"\f_connections\"\xb9\x04\n" +
+	"\f_connections\"\xdb\x04\n" +
 	"\aBackend\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -5823,11 +5834,13 @@ const file_guideway_controller_v1_controller_proto_rawDesc = "" +
 	"\apackets\x18\x0e \x01(\x04H\x00R\apackets\x88\x01\x01\x12\x19\n" +
 	"\x05bytes\x18\x0f \x01(\x04H\x01R\x05bytes\x88\x01\x01\x12,\n" +
 	"\x0fnew_connections\x18\x10 \x01(\x04H\x02R\x0enewConnections\x88\x01\x01\x129\n" +
-	"\aanswers\x18\x11 \x01(\v2\x1f.guideway.controller.v1.AnswersR\aanswersB\n" +
+	"\aanswers\x18\x11 \x01(\v2\x1f.guideway.controller.v1.AnswersR\aanswers\x12\x17\n" +
+	"\x04load\x18\x12 \x01(\x01H\x03R\x04load\x88\x01\x01B\n" +
 	"\n" +
 	"\b_packetsB\b\n" +
 	"\x06_bytesB\x12\n" +
-	"\x10_new_connections\"\x82\x02\n" +
+	"\x10_new_connectionsB\a\n" +
+	"\x05_load\"\x82\x02\n" +
 	"\aAnswers\x12\x1a\n" +
 	"\bmeasured\x18\x01 \x01(\x04R\bmeasured\x12$\n" +
 	"\vp50_seconds\x18\x02 \x01(\x01H\x00R\n" +
