@@ -111,7 +111,8 @@ func (d *drain) sample(packets uint64, now time.Time) {
 		d.measured = true
 	}
 	d.sampledAt, d.packets = now, packets
-	if d.waits && d.movedAway() && !d.withdrawn && now.Sub(d.since) >= drainDelay && now.Before(d.until) {
+	// Without a route, routers need no time.
+	if d.waits && d.movedAway() && now.Before(d.until) && (d.withdrawn || now.Sub(d.since) >= drainDelay) {
 		d.moved, d.until = true, now
 	}
 }
@@ -143,10 +144,12 @@ func (d *drain) progress() string {
 }
 
 // outcome says why the routes of a drain are withdrawn now.
-func (d *drain) outcome() string {
+func (d *drain) outcome(now time.Time) string {
 	switch {
 	case !d.waits:
 		return "drained by command"
+	case now.Before(d.until):
+		return "drained by command: no route was announced"
 	case d.moved:
 		return fmt.Sprintf("drained by command: traffic has moved away (%d packets/s)", d.perSecond)
 	case d.measured:
@@ -219,14 +222,14 @@ func (rs *routesState) noteWithdrawn(at *step) {
 	if d := rs.drains.machine; d != nil && !d.withdrawn && !rs.machineDraining(at) {
 		d.withdrawn = true
 		if d.waits {
-			at.note("machine", at.machineName(), "draining", "drained", d.outcome())
+			at.note("machine", at.machineName(), "draining", "drained", d.outcome(at.now))
 		}
 	}
 	for name, d := range rs.drains.services {
 		if !d.withdrawn && at.current != nil && !rs.announcesService(at, name) {
 			d.withdrawn = true
 			if d.waits {
-				at.note("service", name, "draining", "drained", d.outcome())
+				at.note("service", name, "draining", "drained", d.outcome(at.now))
 			}
 		}
 	}

@@ -77,6 +77,16 @@ func TestADrainMayWaitUntilTrafficHasMovedAway(t *testing.T) {
 			w.forward(map[string]uint64{}, 1, nil)
 			w.expectRoutes()
 		})
+		t.Run(name+" no route is announced, as after a restart of the controller", func(t *testing.T) {
+			w := start(t, oneService)
+			w.do(c.event(time.Minute))
+			w.wantDrain(c.view(w), false, true)
+			w.forward(map[string]uint64{"web": 1000}, 3, map[string]uint64{"web": 5000})
+			w.wantDrain(c.view(w), false, true)
+			w.forward(map[string]uint64{"web": 16000}, 1, nil)
+			w.wantDrain(c.view(w), true, true)
+			w.expectRoutes()
+		})
 		t.Run(name+" a forwarder that restarted counts anew", func(t *testing.T) {
 			w := servingOne(t)
 			w.do(c.event(time.Minute))

@@ -159,7 +159,7 @@ func (rs *routesState) decideOne(from routesFrom, a config.Route, why whyNoRoute
 // at once if it is not announced.
 func (rs *routesState) drain(d *drain, r *routeState, now time.Time) string {
 	if !r.announced || !now.Before(d.until) {
-		return d.outcome()
+		return d.outcome(now)
 	}
 	rs.draining = true
 	rs.drainEnd.add(d.until)
