@@ -179,6 +179,9 @@ type model struct {
 	isTyping bool
 	typed    string
 
+	// Lines of the table that are scrolled away. The latest screen shows so many, and so many are below.
+	offset, page, more int
+
 	now observation
 	// As it was when space was pressed; nil: it goes on.
 	paused *observation
@@ -203,6 +206,11 @@ func (m *model) press(key string) (isEnd bool) {
 		m.sort = sorts[by]
 		return false
 	}
+	if by, scrolls := map[string]int{up: -1, down: 1, pageUp: -m.page, pageDown: m.page}[key]; scrolls {
+		m.offset = max(0, m.offset+by)
+		return false
+	}
+	m.offset = 0
 	switch key {
 	case "q":
 		return true

@@ -33,8 +33,7 @@ const dropsShown = 3
 func (m *model) screen() []line {
 	shown := m.shown()
 	sum, current := shown.sum()
-	lines := append(m.head(shown, sum, current), m.body(shown, sum, current)...)
-	lines = lines[:min(len(lines), max(0, m.height-1))]
+	lines := m.scrolled(append(m.head(shown, sum, current), m.body(shown, sum, current)...), max(0, m.height-1))
 	for len(lines) < m.height-1 {
 		lines = append(lines, line{})
 	}
@@ -45,6 +44,17 @@ func (m *model) screen() []line {
 		lines[i].text = cut(output.Printable(lines[i].text), m.width)
 	}
 	return lines
+}
+
+// scrolled to the offset: of the lines below the table's title, or of a text without one, as many
+// as there is room for.
+func (m *model) scrolled(lines []line, room int) []line {
+	from := 1 + slices.IndexFunc(lines, func(l line) bool { return l.isTitle })
+	m.page = max(0, room-from)
+	m.offset = max(0, min(m.offset, len(lines)-from-m.page))
+	lines = slices.Delete(lines, from, from+m.offset)
+	m.more = max(0, len(lines)-room)
+	return lines[:min(len(lines), room)]
 }
 
 func cut(text string, width int) string {
@@ -268,7 +278,11 @@ func (m *model) foot() string {
 	if m.isTyping {
 		return "filter: " + m.typed + "_   Enter: apply, Esc: clear"
 	}
-	keys := "? help  q quit  s services  b backends  d drops  "
+	var keys string
+	if m.more > 0 {
+		keys = fmt.Sprintf("Down: %d more  ", m.more)
+	}
+	keys += "? help  q quit  s services  b backends  d drops  "
 	if m.isFleet {
 		keys += "m machines  "
 	}
@@ -280,7 +294,8 @@ func (m *model) help() []line {
 		"s, b, d    services, backends, drops with their usual causes",
 		"m          machines, with --fleet",
 		"Tab        the next of these",
-		"p, i, n    sort by packets, bits, new connections; or with the arrows",
+		"p, i, n    sort by packets, bits, new connections; or with Left and Right",
+		"Up, Down   scroll; Page Up and Page Down a screen",
 		"/          show names with a text in them; Enter applies it",
 		"Esc        clear the filter",
 		"space      pause, and go on",

@@ -82,6 +82,16 @@ func pressed(m *model, keys ...string) *model {
 	return m
 }
 
+// scrolled by keys, on a terminal that shows each step.
+func scrolled(m *model, keys ...string) *model {
+	m.width, m.height = 80, 24
+	for _, key := range keys {
+		m.screen()
+		m.press(key)
+	}
+	return m
+}
+
 func strangers() *controllerv1.Rates {
 	r := ratesOf(0)
 	r.Machine = "lb\x1b[2J-1"
@@ -112,6 +122,8 @@ func screens() map[string]*model {
 		"services by new connections":  pressed(heard(0, watched{rates: ratesOf(30)}), "n"),
 		"backends":                     pressed(heard(0, watched{rates: ratesOf(10_000)}), "b"),
 		"backends with answers":        pressed(heard(0, watched{rates: withAnswers(ratesOf(3))}), "b"),
+		"services scrolled":            scrolled(heard(0, watched{rates: ratesOf(10_000)}), pageDown, down, down, up),
+		"services at the end":          scrolled(heard(0, watched{rates: ratesOf(30)}), pageDown, pageDown, pageDown, pageDown, pageDown, up),
 		"drops":                        pressed(heard(0, watched{rates: withDrops(ratesOf(1))}), "d"),
 		"nothing dropped":              pressed(heard(0, watched{rates: ratesOf(1)}), "d"),
 		"no traffic":                   heard(0, watched{rates: ratesOf(0)}),
@@ -255,16 +267,17 @@ func Test_keys(t *testing.T) {
 
 func Test_keys_of_terminals(t *testing.T) {
 	for sent, want := range map[string]string{
-		"q":                  `["q"] ""`,
-		"\x03":               `["ctrl-c"] ""`,
-		"ab\r\x7f\t ":        `["a" "b" "enter" "backspace" "tab" " "] ""`,
-		"\x1b[C\x1bOD\x1b[A": `["right" "left" ""] ""`,
-		"\x1b[1;5Cq":         `["right" "q"] ""`,
-		"\x1b[24~q":          `["" "q"] ""`,
-		"\x1b":               `[] "\x1b"`,
-		"x\x1b[1":            `["x"] "\x1b[1"`,
-		"\x1bq":              `["esc" "q"] ""`,
-		"\x1b\x1b[C":         `["esc" "right"] ""`,
+		"q":                     `["q"] ""`,
+		"\x03":                  `["ctrl-c"] ""`,
+		"ab\r\x7f\t ":           `["a" "b" "enter" "backspace" "tab" " "] ""`,
+		"\x1b[C\x1bOD\x1b[A":    `["right" "left" "up"] ""`,
+		"\x1b[6~\x1b[5~\x1b[3~": `["page down" "page up" ""] ""`,
+		"\x1b[1;5Cq":            `["right" "q"] ""`,
+		"\x1b[24~q":             `["" "q"] ""`,
+		"\x1b":                  `[] "\x1b"`,
+		"x\x1b[1":               `["x"] "\x1b[1"`,
+		"\x1bq":                 `["esc" "q"] ""`,
+		"\x1b\x1b[C":            `["esc" "right"] ""`,
 	} {
 		keys, rest := parseKeys(sent, false)
 		if got := fmt.Sprintf("%q %q", keys, rest); got != want {

@@ -22,6 +22,10 @@ const (
 	tab       = "tab"
 	left      = "left"
 	right     = "right"
+	up        = "up"
+	down      = "down"
+	pageUp    = "page up"
+	pageDown  = "page down"
 )
 
 // What terminals are told, as all of the last decades understand (ECMA-48 and xterm's
@@ -217,6 +221,12 @@ func parseKeys(sent string, isAll bool) (keys []string, rest string) {
 	return keys, ""
 }
 
+// Keys by the last character of their sequence, or by its number before a tilde.
+var (
+	keyOfLetter = map[byte]string{'A': up, 'B': down, 'C': right, 'D': left}
+	keyOfNumber = map[string]string{"5": pageUp, "6": pageDown}
+)
+
 // parseSequence of a key that is no character: ESC [ or ESC O, numbers, a letter or a
 // tilde (ECMA-48, 5.4). 0: it is not complete, or the key Esc.
 func parseSequence(sent string) (key string, length int) {
@@ -227,8 +237,11 @@ func parseSequence(sent string) (key string, length int) {
 		return escape, 1
 	}
 	for i := 2; i < len(sent); i++ {
-		if sent[i] >= 0x40 && sent[i] <= 0x7e {
-			return map[byte]string{'C': right, 'D': left}[sent[i]], i + 1
+		switch {
+		case sent[i] == '~':
+			return keyOfNumber[sent[2:i]], i + 1
+		case sent[i] >= 0x40 && sent[i] <= 0x7e:
+			return keyOfLetter[sent[i]], i + 1
 		}
 	}
 	return escape, 0
