@@ -203,4 +203,4 @@ func (s *server) GetDesired(context.Context, *speakerv1.GetDesiredRequest) (*spe
 }
 
 // heardController takes a setter's call for a sign of life.
-func (p *process) heardController() { p.called.Store(time.Now().UnixNano()) }
+func (p *process) heardController() { p.called.Store(new(time.Now())) }

@@ -54,7 +54,7 @@ func TestWhoMayNotSetIsRefusedAndSaysNothingLong(t *testing.T) {
 	if _, err := client.Set(t.Context(), &speakerv1.SetRequest{}); status.Code(err) != codes.PermissionDenied || len(p.sets) > 0 {
 		t.Errorf("Set: %v", err)
 	}
-	if _, err := client.Poll(t.Context(), &speakerv1.PollRequest{}); status.Code(err) != codes.PermissionDenied || p.called.Load() != 0 {
+	if _, err := client.Poll(t.Context(), &speakerv1.PollRequest{}); status.Code(err) != codes.PermissionDenied || p.called.Load() != nil {
 		t.Errorf("Poll: %v", err)
 	}
 	if desired, err := client.GetDesired(t.Context(), &speakerv1.GetDesiredRequest{}); err != nil || desired.RouterId != "192.0.2.1" {
@@ -74,5 +74,15 @@ func TestAQueueThatEndsKeepsNobody(t *testing.T) {
 	q.put(other)
 	if _, err := client.Read(make([]byte, 1)); err == nil {
 		t.Error("the connection is still open")
+	}
+}
+
+// A step of the wall clock is no absence: with controller_absent_max all routes would go.
+func TestWhenTheControllerCalledIsByTheMonotonicClock(t *testing.T) {
+	p := &process{}
+	p.heardController()
+	// As time.Time.String says: the reading of the monotonic clock, if there is one.
+	if called := p.called.Load().String(); !strings.Contains(called, " m=") {
+		t.Errorf("the controller called at %s", called)
 	}
 }

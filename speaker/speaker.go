@@ -76,8 +76,8 @@ type process struct {
 	// The latest answer not yet looked at, and that there is one.
 	health     atomic.Pointer[health.Answer]
 	healthNews chan struct{}
-	// When a controller called, in nanoseconds of Unix time; 0: never.
-	called atomic.Int64
+	// When a controller called, as the monotonic clock says: the other one may be stepped. nil: never.
+	called atomic.Pointer[time.Time]
 	// By its latest call another machine forwards well.
 	peerWell atomic.Bool
 	// For those who look.
@@ -316,8 +316,8 @@ func (p *process) whyWithheld(now, absent time.Time) string {
 // absentSince is zero while a controller is there.
 func (p *process) absentSince(now time.Time) time.Time {
 	last := p.started
-	if called := p.called.Load(); called != 0 {
-		last = time.Unix(0, called)
+	if called := p.called.Load(); called != nil {
+		last = *called
 	}
 	if now.Sub(last) <= absentAfter {
 		return time.Time{}
