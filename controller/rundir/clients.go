@@ -28,19 +28,24 @@ type Conn struct {
 	Peer Peer
 
 	clients *clients
-	// When anything was sent or received last, in nanoseconds of Unix time.
+	// When anything was sent or received last, in nanoseconds since this program began.
 	used atomic.Int64
 }
 
+// began is what the monotonic clock tells times from: the wall clock may be set back.
+var began = time.Now()
+
+func (c *Conn) use() { c.used.Store(int64(time.Since(began))) }
+
 func (c *Conn) Read(into []byte) (int, error) {
 	n, err := c.Conn.Read(into)
-	c.used.Store(time.Now().UnixNano())
+	c.use()
 	return n, err
 }
 
 func (c *Conn) Write(data []byte) (int, error) {
 	n, err := c.Conn.Write(data)
-	c.used.Store(time.Now().UnixNano())
+	c.use()
 	return n, err
 }
 
@@ -71,7 +76,7 @@ func (l *clients) Accept() (net.Conn, error) {
 			continue
 		}
 		c := &Conn{Conn: conn, Peer: peer, clients: l}
-		c.used.Store(time.Now().UnixNano())
+		c.use()
 		if former := l.enter(c); former != nil {
 			_ = former.Conn.Close() // its server notices
 		}
