@@ -35,7 +35,7 @@ readonly CABLES=(1 2 3 4)
 # Of the suites that are scenarios, and the modules that these need.
 declare -rA SCENARIOS=(
     [ipvs]='IPVS'
-    [labs]='^(TestMoves|TestJoinPorts|TestTransfersByMultipathTCP)$'
+    [labs]='^(TestFaults|TestMoves|TestJoinPorts|TestTransfersByMultipathTCP)$'
 )
 declare -rA SCENARIO_MODULES=([ipvs]='ip_vs ip_vs_mh' [labs]='sch_netem')
 
@@ -86,8 +86,8 @@ build_tests() {
     printf '%s\n' "$BPF_COMPILERS" >"$folder/compilers"
 }
 
-# Of Debian's stable release: keepalived has IPVS there, and take-overs work with AF_XDP.
-kernel_of() { [[ $1 == @(ipvs|labs|units) ]] && echo trixie || echo "$1"; }
+# Of Debian's stable release, unless KERNEL says another: keepalived has IPVS there, and take-overs work with AF_XDP.
+kernel_of() { [[ $1 == @(ipvs|labs|units) ]] && echo "${KERNEL:-trixie}" || echo "$1"; }
 
 build_scenarios() {
     need keepalived keepalived
@@ -131,7 +131,7 @@ run_machine() {
     if [[ -n ${SCENARIOS[$1]-} ]]; then
         cp "$folder/scenarios.test" "$out"
         echo "scenarios /mnt/out/scenarios.test" >"$out/programs"
-        echo "$1 $IPVS_ROUNDS ${ONLY:-${SCENARIOS[$1]}}" >"$out/scenarios"
+        printf '%s\n' "$1" "${ONLY:-${SCENARIOS[$1]}}" "$IPVS_ROUNDS" "${FAULTS-}" >"$out/scenarios"
         seconds=$LAB_SECONDS
     else
         cp "$folder"/{programs,compilers} "$out"
@@ -165,8 +165,9 @@ emulate() {
 # run_units: tools/units.sh, in a machine whose changes are on a disk: it boots for each step, with
 # this machine's systemd but few of its services.
 run_units() {
-    local root=$KERNELS/trixie/root out=$folder/units begun=$SECONDS outcome=FAILED boot
+    local root out=$folder/units begun=$SECONDS outcome=FAILED boot
     local system=$folder/disk/upper/etc/systemd/system
+    root=$KERNELS/$(kernel_of units)/root
     mkdir -p "$out" "$folder/disk/work" "$system/multi-user.target.wants"
     make_initrd "$root" "$out/initrd" virtio_blk ext4
     for service in postgresql keepalived podman podman-restart podman-auto-update systemd-timesyncd e2scrub_reap; do
@@ -369,10 +370,11 @@ inside_zero_copy() {
 
 inside_scenarios() {
     local suite only seconds=$LAB_SECONDS
-    export IPVS_REPORT=/mnt/out/tables
-    read -r suite IPVS_ROUNDS only </mnt/out/scenarios
+    export IPVS_REPORT=/mnt/out/tables FAULTS
+    { read -r suite; read -r only; read -r IPVS_ROUNDS; read -r FAULTS; } </mnt/out/scenarios
     modprobe -a ${SCENARIO_MODULES[$suite]}
-    try "$1/lab/scenarios" "$suite" scenarios -test.v -test.run "$only"
+    # One lab at a time: the machine is slow.
+    try "$1/lab/scenarios" "$suite" scenarios -test.v -test.parallel 1 -test.run "$only"
 }
 
 at_least() { [[ $(printf '%s\n' "$1" "$(uname -r)" | sort -V | head -n 1) == "$1" ]]; }
@@ -399,7 +401,7 @@ judge() {
         return 1
     fi
     rows+="$(row "$1" "$(<"$2/booted")" "Linux $release")"$'\n'"$(<"$2/rows")"$'\n'
-    rows+=$(sed -n 's/^.*instructions in.*$/    &/p' "$2"/*.log)$'\n'
+    rows+=$(sed -n -E 's/^.*instructions in.*$/    &/p; s/^ *--- .*s\)$/    &/p' "$2"/*.log)$'\n'
     [[ ! -e $2/tables ]] || rows+=$(<"$2/tables")$'\n'
     for name in $(awk '/FAILED$/ { print $1 }' "$2/rows"); do
         printf '\n== %s: %s\n' "$1" "$name" >&2

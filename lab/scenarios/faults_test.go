@@ -25,7 +25,9 @@ import (
 // The environment says which (`make faults`):
 //
 //	FAULTS         names with commas between, in this order, `a+b` for two at a time;
-//	               `all`; or none: those marked short, without those of etcd
+//	               `all`; or none: those marked short, without those of etcd. In an
+//	               emulated machine: those that take one, alone and with each that goes
+//	               with them
 //	SEED           decides on the order (unless names are given) and on the machine
 //	               that is hit; 0, the default: as listed, and lb-2
 //	PAIRS          how many pairs happen besides, drawn by the seed
@@ -45,6 +47,9 @@ type fault struct {
 	routesStay bool
 	// short: part of `make test`.
 	short bool
+	// ownMachine: it changes what all processes of a kernel share, so that it happens in an
+	// emulated machine only (`make vms SUITES=labs`).
+	ownMachine bool
 	limits
 	// prepare the lab before the load begins; nil: nothing. Its t.Cleanup undoes it.
 	prepare func(*stage)
@@ -91,11 +96,17 @@ type outcome struct {
 	words                         []string
 }
 
+// stepWallClock of the machine; nil: this one is not emulated.
+var stepWallClock func(step time.Duration) error
+
 func TestFaults(t *testing.T) {
 	needLab(t)
-	chosen, err := chooseFaults(os.Getenv)
+	chosen, err := chooseFaults(os.Getenv, stepWallClock != nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if chosen.sets = canHappen(t, chosen.sets); len(chosen.sets) == 0 {
+		return
 	}
 	only := os.Getenv("LAB_ROUTER")
 	if only == "" && os.Getenv("FAULTS") == "" {
@@ -130,6 +141,27 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// canHappen on this machine: the others are skipped by their names.
+func canHappen(t *testing.T, sets [][]fault) (can [][]fault) {
+	for _, set := range sets {
+		if stepWallClock != nil || !slices.ContainsFunc(set, func(f fault) bool { return f.ownMachine }) {
+			can = append(can, set)
+			continue
+		}
+		t.Run(nameOf(set), func(t *testing.T) { t.Skip("needs an emulated machine: make vms SUITES=labs") })
+	}
+	return can
+}
+
+// nameOf a set of faults, as FAULTS has it.
+func nameOf(set []fault) string {
+	var names []string
+	for _, f := range set {
+		names = append(names, f.name)
+	}
+	return strings.Join(names, "+")
+}
+
 // belongs: which lab a set of faults happens in. With FRR only where routes matter.
 func belongs(set []fault, router string, etcd bool) bool {
 	any := func(is func(fault) bool) bool { return slices.ContainsFunc(set, is) }
@@ -144,7 +176,7 @@ type choice struct {
 	random *rand.Rand
 }
 
-func chooseFaults(get func(string) string) (choice, error) {
+func chooseFaults(get func(string) string, emulated bool) (choice, error) {
 	seed, err := number(get, "SEED")
 	if err != nil {
 		return choice{}, err
@@ -169,15 +201,18 @@ func chooseFaults(get func(string) string) (choice, error) {
 		c.sets = append(c.sets, set)
 	}
 	for _, f := range faults {
-		if slices.Contains(names, "all") || len(names) == 0 && f.short {
+		if slices.Contains(names, "all") || len(names) == 0 && (!emulated && f.short || emulated && f.ownMachine) {
 			c.sets = append(c.sets, []fault{f})
 		}
+	}
+	if len(names) == 0 && emulated {
+		c.sets = append(c.sets, pairsOfOwnMachine()...)
 	}
 	if c.random != nil && (len(names) == 0 || slices.Contains(names, "all")) {
 		c.random.Shuffle(len(c.sets), func(i, j int) { c.sets[i], c.sets[j] = c.sets[j], c.sets[i] })
 	}
 	for range pairs {
-		c.sets = append(c.sets, drawPair(c.random))
+		c.sets = append(c.sets, drawPair(c.random, emulated))
 	}
 	return c, nil
 }
@@ -222,13 +257,25 @@ func goTogether(a, b fault) bool {
 	return !slices.ContainsFunc(a.parts, func(part string) bool { return slices.Contains(b.parts, part) })
 }
 
-func drawPair(random *rand.Rand) []fault {
+// pairsOfOwnMachine: each fault that takes a machine of its own, with each that does not.
+func pairsOfOwnMachine() (pairs [][]fault) {
+	for _, own := range faults {
+		for _, other := range faults {
+			if own.ownMachine && !other.ownMachine && goTogether(own, other) {
+				pairs = append(pairs, []fault{own, other})
+			}
+		}
+	}
+	return pairs
+}
+
+func drawPair(random *rand.Rand, emulated bool) []fault {
 	if random == nil {
 		random = rand.New(rand.NewPCG(0, 0))
 	}
 	for {
 		a, b := faults[random.IntN(len(faults))], faults[random.IntN(len(faults))]
-		if a.name != b.name && goTogether(a, b) {
+		if a.name != b.name && goTogether(a, b) && (emulated || !a.ownMachine && !b.ownMachine) {
 			return []fault{a, b}
 		}
 	}
@@ -244,11 +291,7 @@ func happen(t *testing.T, router string, etcd bool, sets [][]fault, random *rand
 		s.etcd = etcdWithSpare(t, running)
 	}
 	for i, set := range sets {
-		var names []string
-		for _, f := range set {
-			names = append(names, f.name)
-		}
-		name := strings.Join(names, "+")
+		name := nameOf(set)
 		if random != nil && random.IntN(2) == 0 {
 			s.victim, s.other = s.other, s.victim
 		}
@@ -374,6 +417,12 @@ func (s *stage) waitWhole() {
 	if s.etcd != nil {
 		s.etcd.untilRun(s.T)
 	}
+	s.untilNoFailure()
+}
+
+// untilNoFailure is found by doctor, on any machine.
+func (s *stage) untilNoFailure() {
+	s.Helper()
 	for _, machine := range s.running.LoadBalancers() {
 		eventually(s.T, time.Minute, "doctor on "+machine+" finds no failure", func() error {
 			findings, err := s.doctor(machine)
@@ -505,18 +554,15 @@ func (s *stage) filter(chains string) (lift func()) {
 
 // TestFaultsAreChosenByNameAndSeed needs no lab.
 func TestFaultsAreChosenByNameAndSeed(t *testing.T) {
-	choose := func(environment map[string]string) ([]string, error) {
-		c, err := chooseFaults(func(name string) string { return environment[name] })
+	chooseIn := func(emulated bool, environment map[string]string) ([]string, error) {
+		c, err := chooseFaults(func(name string) string { return environment[name] }, emulated)
 		var names []string
 		for _, set := range c.sets {
-			var parts []string
-			for _, f := range set {
-				parts = append(parts, f.name)
-			}
-			names = append(names, strings.Join(parts, "+"))
+			names = append(names, nameOf(set))
 		}
 		return names, err
 	}
+	choose := func(environment map[string]string) ([]string, error) { return chooseIn(false, environment) }
 	all, err := choose(map[string]string{"FAULTS": "all"})
 	if err != nil || !slices.Equal(all, faultNames()) {
 		t.Errorf("all are %v, %v", all, err)
@@ -526,8 +572,19 @@ func TestFaultsAreChosenByNameAndSeed(t *testing.T) {
 	if slices.Equal(all, shuffled) || !slices.Equal(shuffled, again) {
 		t.Errorf("seed 7 gives %v, then %v", shuffled, again)
 	}
-	if short, _ := choose(nil); len(short) == 0 || len(short) >= len(all) {
+	short, _ := choose(nil)
+	if len(short) == 0 || len(short) >= len(all) || slices.ContainsFunc(short, ownMachine) {
 		t.Errorf("short are %v", short)
+	}
+	for seed := range 100 {
+		drawn, err := choose(map[string]string{"FAULTS": "reboot", "PAIRS": "5", "SEED": strconv.Itoa(seed)})
+		if err != nil || slices.ContainsFunc(drawn, ownMachine) {
+			t.Errorf("seed %d draws %v, %v", seed, drawn, err)
+		}
+	}
+	want := []string{"clock_an_hour_ahead", "clock_an_hour_back", "clock_an_hour_ahead+router_restarted", "clock_an_hour_back+router_restarted"}
+	if own, err := chooseIn(true, nil); err != nil || !slices.Equal(own, want) {
+		t.Errorf("in an emulated machine: %v, %v", own, err)
 	}
 	if pairs, err := choose(map[string]string{"FAULTS": "controller_killed+router_restarted, reboot", "PAIRS": "3", "SEED": "2"}); err != nil || len(pairs) != 5 || pairs[0] != "controller_killed+router_restarted" || strings.Count(pairs[4], "+") != 1 {
 		t.Errorf("pairs are %v, %v", pairs, err)
@@ -542,6 +599,12 @@ func TestFaultsAreChosenByNameAndSeed(t *testing.T) {
 	if _, err := choose(map[string]string{"SEED": "x"}); err == nil || !strings.Contains(err.Error(), "SEED=x: not a number") {
 		t.Errorf("error %v", err)
 	}
+}
+
+// ownMachine: a set by this name happens only in one.
+func ownMachine(names string) bool {
+	set, err := faultsNamed(names)
+	return err != nil || slices.ContainsFunc(set, func(f fault) bool { return f.ownMachine })
 }
 
 func TestFaultsHaveEachANameOfTheirOwn(t *testing.T) {

@@ -27,6 +27,9 @@ func loadForTakeOver(t *testing.T, running *hosts.Lab, block, connections int) *
 		Seed: 11, Sources: addresses, Connections: connections, MessageRate: 10, FreshRate: 100,
 		KeepAliveConnections: 20, KeepAliveRate: 200, TimeLimit: 10 * time.Second,
 	}
+	if emulated {
+		spec.MessageRate, spec.FreshRate, spec.KeepAliveRate = 1, 10, 20 // what it can do besides labs' programs
+	}
 	for _, vip := range topology.EchoVIPs {
 		spec.Echo = append(spec.Echo, netip.AddrPortFrom(vip, topology.EchoPort))
 	}
