@@ -150,7 +150,7 @@ func (o MultipathOptions) performAll(ctx context.Context, screen *report.Screen,
 		return err
 	}
 	defer func() { err = takeDown(ctx, running, err, outcome.Good(), &outcome.Whole) }()
-	second, err := addSecondLink(ctx, running)
+	second, err := AddSecondLink(ctx, running.Network)
 	if err != nil {
 		return err
 	}
@@ -179,9 +179,9 @@ func (o MultipathOptions) performAll(ctx context.Context, screen *report.Screen,
 	return readKernels(running, o.Stateful, outcome)
 }
 
-// addSecondLink to the client, whose kernel joins each connection by it.
-func addSecondLink(ctx context.Context, running *hosts.Lab) (topology.Node, error) {
-	second, err := running.Network.AddClientLink(ctx)
+// AddSecondLink to the client, whose kernel joins each connection by it.
+func AddSecondLink(ctx context.Context, network topology.Network) (topology.Node, error) {
+	second, err := network.AddClientLink(ctx)
 	if err != nil {
 		return second, err
 	}
@@ -189,7 +189,7 @@ func addSecondLink(ctx context.Context, running *hosts.Lab) (topology.Node, erro
 	for family := range second.Addresses {
 		lines = append(lines, fmt.Sprintf("mptcp endpoint add %s dev eth1 subflow", second.Address(family)))
 	}
-	return second, topology.IPBatch(ctx, running.Network.Client.Namespace, lines)
+	return second, topology.IPBatch(ctx, network.Client.Namespace, lines)
 }
 
 // multipathStage is one event under way.

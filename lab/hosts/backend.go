@@ -150,6 +150,9 @@ func (lab *Lab) startServers(n topology.Node) error {
 			args = append(args, "--udp", hostPort(topology.OtherVIP(vip), topology.EchoPort))
 		}
 	}
+	for _, own := range n.Addresses {
+		args = append(args, "--udp", hostPort(own.Addr(), topology.EchoPort))
+	}
 	return lab.start(n, "echo", filepath.Join(lab.state.Options.BinDir, labProgram), args...)
 }
 

@@ -28,7 +28,7 @@ func TestJoinPorts(t *testing.T) {
 	shareMachineButMultipath(t)
 	running := up(t, smallLab(t, "join-ports", bin))
 	useBothLinks(t, running)
-	holdATransfer(t, running)
+	holdATransfer(t, running.Network)
 
 	before := joins(t, running)
 	var former []conversation // open until they have been joined
@@ -168,9 +168,9 @@ func useBothLinks(t *testing.T, running *hosts.Lab) {
 // directions take, in whatever order they come. Trap: Linux 6.18 stops a connection for good
 // whose receive buffer is full of later data when the next in order comes (docs/mptcp.md):
 // with the usual 128 KiB 56 KB of them filled it, in packets with one page each.
-func holdATransfer(t *testing.T, running *hosts.Lab) {
+func holdATransfer(t *testing.T, network topology.Network) {
 	t.Helper()
-	for _, n := range append([]topology.Node{running.Network.Client}, running.Network.Backends...) {
+	for _, n := range append([]topology.Node{network.Client}, network.Backends...) {
 		if err := topology.SetSysctls(n.Namespace, []string{"ipv4/tcp_rmem=4096 1048576 33554432"}); err != nil {
 			t.Fatal(err)
 		}

@@ -232,15 +232,8 @@ func New(o Options) Network {
 	if o.FabricMTU != 0 {
 		fabricMTU = o.FabricMTU
 	}
-	network.Client = Node{
-		Name: "client", Namespace: prefix + "client", Port: "client", MTU: clientMTU,
-		// One queue: veth hands the number of the sender's queue on, and the
-		// router would take it for its own receive queue, less one. Without it
-		// the router spreads over a load balancer's queues by flow hash.
-		Queues:    1,
-		Addresses: prefixes("10.10.0.1/16", "2001:db8:10::1/64"),
-		Gateways:  prefixes("10.10.255.254/16", "2001:db8:10::fe/64"),
-	}
+	network.Client = clientLink(0)
+	network.Client.Name, network.Client.Namespace = "client", prefix+"client"
 	for i := 1; i <= o.LoadBalancers; i++ {
 		n := fabricNode(prefix, "lb", 20, i, fabricMTU)
 		n.Queues = o.Queues
@@ -259,6 +252,28 @@ func New(o Options) Network {
 	}
 	return network
 }
+
+// clientLink by number: two of the client, then two of the other one (see AddClient).
+func clientLink(number int) Node {
+	port := "client"
+	if number > 0 {
+		port = fmt.Sprintf("client-%d", number+1)
+	}
+	net := clientNet + number
+	return Node{
+		Port: port, MTU: clientMTU,
+		// One queue: veth hands the number of the sender's queue on, and the
+		// router would take it for its own receive queue, less one. Without it
+		// the router spreads over a load balancer's queues by flow hash.
+		Queues:    1,
+		Addresses: prefixes(fmt.Sprintf("10.%d.0.1/16", net), fmt.Sprintf("2001:db8:%d::1/64", net)),
+		Gateways:  prefixes(fmt.Sprintf("10.%d.255.254/16", net), fmt.Sprintf("2001:db8:%d::fe/64", net)),
+	}
+}
+
+// clientNet is the second byte of the client's addresses, in decimal also in IPv6 ones; that
+// of each further link is the next.
+const clientNet = 10
 
 func fabricNode(prefix, kind string, net, index, mtu int) Node {
 	name := fmt.Sprintf("%s-%d", kind, index)

@@ -272,24 +272,22 @@ func (network Network) Renumber(ctx context.Context, n Node) (Node, error) {
 // AddClientLink gives the client a second way to the router, eth1, by which it sends
 // what comes from the addresses there. It is returned like a node: SetLink takes it.
 func (network Network) AddClientLink(ctx context.Context) (Node, error) {
-	second := Node{
-		Namespace: network.Client.Namespace, Port: "client-2", MTU: clientMTU, Queues: 1,
-		Addresses: prefixes("10.11.0.1/16", "2001:db8:11::1/64"),
-		Gateways:  prefixes("10.11.255.254/16", "2001:db8:11::fe/64"),
-	}
+	net := int(network.Client.Address(0).As4()[1]) + 1
+	second := clientLink(net - clientNet)
+	second.Namespace = network.Client.Namespace
 	link := fmt.Sprintf("link add %s mtu %d type veth peer name eth1 mtu %d netns %s", second.Port, second.MTU, second.MTU, second.Namespace)
 	if err := IPBatch(ctx, network.Router, append([]string{link}, bringUp(second.Port, second.Gateways)...)); err != nil {
 		return second, fmt.Errorf("add the client's second link: %w", err)
 	}
 	lines := bringUp("eth1", second.Addresses)
 	for family := range second.Gateways {
-		lines = append(lines, fmt.Sprintf("route add default via %s table 11", second.Gateway(family)))
+		lines = append(lines, fmt.Sprintf("route add default via %s table %d", second.Gateway(family), net))
 	}
 	if err := IPBatch(ctx, second.Namespace, lines); err != nil {
 		return second, fmt.Errorf("set up the client's second link: %w", err)
 	}
 	for family, option := range []string{"-4", "-6"} {
-		if err := Run(ctx, "", "ip", "-n", second.Namespace, option, "rule", "add", "from", second.Address(family).String(), "table", "11"); err != nil {
+		if err := Run(ctx, "", "ip", "-n", second.Namespace, option, "rule", "add", "from", second.Address(family).String(), "table", fmt.Sprint(net)); err != nil {
 			return second, err
 		}
 	}
@@ -299,6 +297,25 @@ func (network Network) AddClientLink(ctx context.Context) (Node, error) {
 		}
 	}
 	return second, nil
+}
+
+// AddClient makes another client, linked to the router as the first one is. The network is
+// returned as it is for that one: with it in the first one's place.
+func (network Network) AddClient(ctx context.Context) (Network, error) {
+	router := network.Router
+	n := clientLink(2)
+	n.Name, n.Namespace = "other-client", NamespacePrefix(network.Instance)+"other-client"
+	network.Client = n
+	if err := Run(ctx, "", "ip", "netns", "add", n.Namespace); err != nil {
+		return network, err
+	}
+	if err := IPBatch(ctx, router, append([]string{linkLine(n)}, bringUp(n.Port, n.Gateways)...)); err != nil {
+		return network, fmt.Errorf("link %s: %w", n.Name, err)
+	}
+	if err := network.computeChecksums(ctx, router, n.Port); err != nil {
+		return network, err
+	}
+	return network, network.setUpNode(ctx, n)
 }
 
 // AddClientAddresses gives the client one more block of addresses, the same
