@@ -35,7 +35,7 @@ readonly CABLES=(1 2 3 4)
 # Of the suites that are scenarios, and the modules that these need.
 declare -rA SCENARIOS=(
     [ipvs]='IPVS'
-    [labs]='^(TestFaults|TestMoves|TestJoinPorts|TestTransfersByMultipathTCP)$'
+    [labs]='^(TestFaults|TestMoves|TestJoinPorts|TestTransfersByMultipathTCP|TestNetem)$'
 )
 declare -rA SCENARIO_MODULES=([ipvs]='ip_vs ip_vs_mh' [labs]='sch_netem')
 
@@ -370,7 +370,7 @@ inside_zero_copy() {
 
 inside_scenarios() {
     local suite only seconds=$LAB_SECONDS
-    export IPVS_REPORT=/mnt/out/tables FAULTS
+    export LAB_TABLES=/mnt/out/tables FAULTS
     { read -r suite; read -r only; read -r IPVS_ROUNDS; read -r FAULTS; } </mnt/out/scenarios
     modprobe -a ${SCENARIO_MODULES[$suite]}
     # One lab at a time: the machine is slow.

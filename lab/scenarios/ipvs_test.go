@@ -285,7 +285,7 @@ func (c *comparison) judge(t *testing.T) {
 	}
 }
 
-// write the table, to the file of IPVS_REPORT as well.
+// write the table, to the file of LAB_TABLES as well.
 func (c *comparison) write(t *testing.T) {
 	t.Helper()
 	var b strings.Builder
@@ -302,11 +302,11 @@ func (c *comparison) write(t *testing.T) {
 	keep(t, b.String())
 }
 
-// keep a table in the log, and in the file of IPVS_REPORT if there is one.
+// keep a table in the log, and in the file of LAB_TABLES if there is one.
 func keep(t *testing.T, text string) {
 	t.Helper()
 	t.Log("\n" + text)
-	file := os.Getenv("IPVS_REPORT")
+	file := os.Getenv("LAB_TABLES")
 	if file == "" {
 		return
 	}

@@ -38,6 +38,12 @@ func backendOf(answer []byte) (backend string, echoed []byte) {
 // dial from the client, from one of its addresses (or any, if not valid).
 func dial(t *testing.T, running *hosts.Lab, network string, source, vip netip.Addr) (net.Conn, error) {
 	t.Helper()
+	return dialIn(t, running.Network.Client.Namespace, network, source, vip)
+}
+
+// dialIn the namespace of a client.
+func dialIn(t *testing.T, namespace, network string, source, to netip.Addr) (net.Conn, error) {
+	t.Helper()
 	dialer := net.Dialer{Timeout: 5 * time.Second}
 	if source.IsValid() {
 		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
@@ -45,19 +51,25 @@ func dial(t *testing.T, running *hosts.Lab, network string, source, vip netip.Ad
 			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
 		}
 	}
-	return topology.DialInside(t.Context(), running.Network.Client.Namespace, dialer, network, netip.AddrPortFrom(vip, topology.EchoPort).String())
+	return topology.DialInside(t.Context(), namespace, dialer, network, netip.AddrPortFrom(to, topology.EchoPort).String())
 }
 
 // askDatagram sends one of `size` bytes, and returns which backend sent it back
 // whole.
 func askDatagram(t *testing.T, running *hosts.Lab, source, vip netip.Addr, size int) (backend string, err error) {
 	t.Helper()
-	connection, err := dial(t, running, "udp", source, vip)
+	return askDatagramIn(t, running.Network.Client.Namespace, source, vip, size, 3*time.Second)
+}
+
+// askDatagramIn the namespace of a client, with a limit for the answer.
+func askDatagramIn(t *testing.T, namespace string, source, to netip.Addr, size int, limit time.Duration) (backend string, err error) {
+	t.Helper()
+	connection, err := dialIn(t, namespace, "udp", source, to)
 	if err != nil {
 		return "", err
 	}
 	defer connection.Close()
-	if err := connection.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
+	if err := connection.SetDeadline(time.Now().Add(limit)); err != nil {
 		return "", err
 	}
 	text := randomBytes(size)
@@ -109,16 +121,24 @@ func converseFrom(t *testing.T, running *hosts.Lab, source, vip netip.Addr) conv
 func greeted(t *testing.T, connection net.Conn) conversation {
 	t.Helper()
 	t.Cleanup(func() { _ = connection.Close() })
-	if err := connection.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	c, err := greetedWithin(connection, 5*time.Second)
+	if err != nil {
 		t.Fatal(err)
+	}
+	return c
+}
+
+func greetedWithin(connection net.Conn, limit time.Duration) (conversation, error) {
+	if err := connection.SetDeadline(time.Now().Add(limit)); err != nil {
+		return conversation{}, err
 	}
 	var name []byte
 	for one := make([]byte, 1); ; name = append(name, one[0]) {
 		if _, err := connection.Read(one); err != nil {
-			t.Fatalf("greeting of %s: %v", connection.RemoteAddr(), err)
+			return conversation{}, fmt.Errorf("greeting of %s: %w", connection.RemoteAddr(), err)
 		}
 		if one[0] == '\n' {
-			return conversation{Conn: connection, backend: string(name)}
+			return conversation{Conn: connection, backend: string(name)}, nil
 		}
 	}
 }
