@@ -39,9 +39,11 @@ pub struct Subject {
 }
 
 /// Keys of the report, and what figure 8 calls these subjects.
-const REPORTED: [(&str, &str); 3] = [
+const REPORTED: [(&str, &str); 5] = [
     ("xdp_reflector", "bare reflector, xdp"),
     ("kernel_cache", "forwarder, kernel cache"),
+    ("tc_reflector", "bare reflector, tc"),
+    ("kernel_cache_tc", "forwarder, af_packet, kernel cache"),
     ("af_xdp", "forwarder, af_xdp"),
 ];
 

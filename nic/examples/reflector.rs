@@ -4,8 +4,9 @@
 //! `reflector INTERFACE native|generic|auto|af_packet PREFIX...`; prints one
 //! line when ready, and one with its counters when its standard input ends.
 //!
-//! `reflector INTERFACE xdp ADDRESS` does it in the kernel: the interface's XDP program
-//! sends each IPv4 packet back in the same tunnel header, to that address.
+//! `reflector INTERFACE xdp|tc ADDRESS` does it in the kernel: the interface's program, in the
+//! driver or in traffic control, sends each IPv4 packet back in the same tunnel header, to that
+//! address.
 
 use std::error::Error;
 use std::io::{self, Read};
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use ebpf::{Hook, Link};
 use nic::drivers::{af_packet, af_xdp};
 use nic::wait::{Waiter, Waker};
 use nic::{DeviceConfig, IpPrefix, ModePreference, QueueCounters, QueueOptions, WorkerIo};
@@ -35,13 +37,15 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     let [interface, how, prefixes @ ..] = arguments else {
-        return Err("usage: reflector INTERFACE native|generic|auto|af_packet|xdp PREFIX...".into());
+        return Err(
+            "usage: reflector INTERFACE native|generic|auto|af_packet|xdp|tc PREFIX...".into()
+        );
     };
-    if how == "xdp" {
+    if how == "xdp" || how == "tc" {
         let [address] = prefixes else {
-            return Err("usage: reflector INTERFACE xdp ADDRESS".into());
+            return Err(format!("usage: reflector INTERFACE {how} ADDRESS").into());
         };
-        return reflect_in_kernel(interface, address.parse()?);
+        return reflect_in_kernel(interface, how, address.parse()?);
     }
     let (driver, mode) = match how.as_str() {
         "native" => (&af_xdp::DRIVER, ModePreference::Native),
@@ -77,21 +81,24 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn reflect_in_kernel(interface: &str, to: Ipv4Addr) -> Result<(), Box<dyn Error>> {
-    const PROGRAM: &str = "guideway_reflect";
+fn reflect_in_kernel(interface: &str, how: &str, to: Ipv4Addr) -> Result<(), Box<dyn Error>> {
     // Without checksum and length, which the sender does not look at.
     let mut outer = [0; 24];
     (outer[0], outer[8], outer[9], outer[22]) = (0x45, 64, 47, 8);
     outer[16..20].copy_from_slice(&to.octets());
+    let name = if how == "xdp" { "guideway_reflect" } else { "guideway_reflect_skb" };
     let mut object = ebpf::load_with(OBJECT, |loader| {
         loader.override_global("reflected", &outer[..], true);
     })?;
-    ebpf::load_program(&mut object, PROGRAM)?;
-    let program = ebpf::program_fd(&object, PROGRAM)?;
+    ebpf::load_program(&mut object, name)?;
+    let program = ebpf::program_fd(&object, name)?;
     let index = nic::Interface::find(interface)?.index;
-    let native = ModePreference::Native;
-    let (_link, mode) = ebpf::xdp::attach(program, interface, index, native)?;
-    println!("ready: {interface} xdp {mode}");
+    let _link = if how == "xdp" {
+        ebpf::xdp::attach(program, interface, index, ModePreference::Native)?.0
+    } else {
+        Link::create(program, index, Hook::TcIngress)?
+    };
+    println!("ready: {interface} {how}");
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }

@@ -52,7 +52,7 @@ impl Row {
 
     fn start(&self, options: &Options, net: &Net) -> Result<Running, String> {
         let service = match self.by {
-            By::Reflector => return veth::xdp_reflector(&options.reflector, net),
+            By::Reflector => return veth::kernel_reflector(&options.reflector, net, "xdp"),
             By::Cache => Service::Cached,
             By::Buckets => Service::Buckets,
         };

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!  sender ══ veth, a queue per worker ══ forwarder (af_packet | af_xdp, without a kernel cache and with)
-//!                                        or reflector (af_xdp | xdp)
+//!                                        or reflector (af_xdp | xdp | tc)
 //!         ◄══════ what comes back is counted at the sender's interface
 //! ```
 //!

@@ -11,10 +11,11 @@ use crate::stats::Range;
 use crate::traffic::FRAME_BYTES;
 use crate::veth::{Load, Packets};
 
-const SUBJECTS: [(&str, Subject); 5] = [
+const SUBJECTS: [(&str, Subject); 6] = [
     ("short_20_reflector", Subject::XdpReflector),
     ("short_20", Subject::KernelCache),
     ("short_20_uncached", Subject::AfXdp),
+    ("short_20_packet_reflector", Subject::TcReflector),
     ("short_20_packet", Subject::PacketCache),
     ("short_20_packet_uncached", Subject::AfPacket),
 ];

@@ -19,16 +19,19 @@ pub enum Subject {
     PacketCache,
     /// An XDP program that pushes a header and sends back.
     XdpReflector,
+    /// The same program in traffic control.
+    TcReflector,
 }
 
 impl Subject {
-    pub const ALL: [Subject; 6] = [
+    pub const ALL: [Subject; 7] = [
         Subject::AfXdp,
         Subject::Reflector,
         Subject::AfPacket,
         Subject::KernelCache,
         Subject::PacketCache,
         Subject::XdpReflector,
+        Subject::TcReflector,
     ];
 
     /// True if packets go past user space once their flows are known.
@@ -44,6 +47,7 @@ impl Subject {
             Subject::KernelCache => "forwarder, kernel cache",
             Subject::PacketCache => "forwarder, af_packet, kernel cache",
             Subject::XdpReflector => "bare reflector, xdp",
+            Subject::TcReflector => "bare reflector, tc",
         }
     }
 
@@ -56,6 +60,7 @@ impl Subject {
             Subject::KernelCache => "c",
             Subject::PacketCache => "t",
             Subject::XdpReflector => "k",
+            Subject::TcReflector => "b",
         }
     }
 
@@ -83,7 +88,8 @@ impl Subject {
             Subject::PacketCache => by(Service::Cached, "DRIVER_AF_PACKET", workers),
             Subject::AfXdp => by(Service::Tracked, "DRIVER_AF_XDP", 0),
             Subject::Reflector => veth::reflector(reflector, net),
-            Subject::XdpReflector => veth::xdp_reflector(reflector, net),
+            Subject::XdpReflector => veth::kernel_reflector(reflector, net, "xdp"),
+            Subject::TcReflector => veth::kernel_reflector(reflector, net, "tc"),
             Subject::KernelCache => {
                 let _program = veth::sender_program(reflector, net)?;
                 by(Service::Cached, "DRIVER_AF_XDP", 0)

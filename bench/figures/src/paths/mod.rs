@@ -56,10 +56,12 @@ pub(crate) enum Way {
     Nft,
     /// Through forwarder and agent.
     Guideway,
+    /// The same of a stateless service, whose buckets the kernel has.
+    Stateless,
 }
 
 impl Way {
-    const ALL: [Way; 3] = [Way::Direct, Way::Nft, Way::Guideway];
+    const ALL: [Way; 4] = [Way::Direct, Way::Nft, Way::Guideway, Way::Stateless];
 
     /// In the report, and in names of namespaces.
     fn name(self) -> &'static str {
@@ -67,6 +69,7 @@ impl Way {
             Way::Direct => "direct",
             Way::Nft => "nft",
             Way::Guideway => "guideway",
+            Way::Stateless => "guideway_stateless",
         }
     }
 }

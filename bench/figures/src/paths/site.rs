@@ -16,6 +16,9 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 2, 2);
 /// On the link to the client.
 const SERVER_DIRECT: Ipv4Addr = Ipv4Addr::new(10, 78, 3, 2);
 
+/// Of the stateless service.
+const BUCKETS: usize = 4096;
+
 /// It ends, with all that is in it, when dropped: programs first.
 pub(super) struct Site {
     way: Way,
@@ -35,7 +38,7 @@ impl Site {
         match way {
             Way::Direct => {}
             Way::Nft => site.route_by_nft()?,
-            Way::Guideway => {
+            Way::Guideway | Way::Stateless => {
                 let agent = json!({
                     "interface": "eth0",
                     "load_balancers": [LOAD_BALANCER],
@@ -43,7 +46,7 @@ impl Site {
                     "pin": "off",
                 });
                 programs.push(veth::agent(&options.agent, server, &agent)?);
-                programs.push(veth::forwarder(&options.forwarder, load_balancer, &plan())?);
+                programs.push(veth::forwarder(&options.forwarder, load_balancer, &plan(way))?);
             }
         }
         site.programs = programs;
@@ -120,7 +123,7 @@ impl Site {
     /// Nanoseconds that the forwarder has been on a core.
     pub(super) fn forwarder_cpu_ns(&self) -> Result<u64, String> {
         match (self.way, self.programs.last()) {
-            (Way::Guideway, Some(forwarder)) => forwarder.cpu_ns(),
+            (Way::Guideway | Way::Stateless, Some(forwarder)) => forwarder.cpu_ns(),
             _ => Ok(0),
         }
     }
@@ -140,14 +143,21 @@ impl Site {
     }
 }
 
-fn plan() -> Value {
+fn plan(way: Way) -> Value {
     let interface = |name| json!({"name": name, "driver": "DRIVER_AF_PACKET", "queues": 1});
+    let mut service = json!({"name": "web", "vips": [{"address": VIP}], "group": "web"});
+    if way == Way::Stateless {
+        service["mode"] = json!("MODE_STATELESS");
+        service["encap"] = json!("ENCAP_GENEVE");
+        service["bucketMap"] =
+            json!({"generation": "1", "backends": ["server"], "byBucket": vec![0; BUCKETS]});
+    }
     json!({
         "generation": "1",
         "cluster": {"name": "figures", "keyId": "derived"},
         "machine": {"name": "figures", "addresses": [LOAD_BALANCER]},
         "backends": [{"name": "server", "address": SERVER}],
-        "services": [{"name": "web", "vips": [{"address": VIP}], "group": "web"}],
+        "services": [service],
         "groups": [{"name": "web", "members": [{"backend": "server", "weight": 1, "state": "BACKEND_STATE_ACTIVE"}]}],
         "forwarder": {"interfaces": [interface("eth0"), interface("eth1")], "kernelCache": "KERNEL_CACHE_ON"},
     })

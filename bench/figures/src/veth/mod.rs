@@ -24,7 +24,7 @@ pub use net::{INTERFACE, Namespaces, Net, VIPS, mac_of, run as command};
 pub use quota::Quota;
 pub use rounds::Rounds;
 pub use running::{
-    Running, Service, agent, forwarder, program, reflector, sender_program, xdp_reflector,
+    Running, Service, agent, forwarder, kernel_reflector, program, reflector, sender_program,
 };
 pub use sender::Packets;
 

@@ -127,12 +127,12 @@ pub fn reflector(program: &Path, net: &Net) -> Result<Running, String> {
     self::program(program, &net.tested, &[INTERFACE, "auto", VIPS])
 }
 
-/// Starts it as an XDP program that encapsulates.
+/// Starts it as a program in the kernel that encapsulates: by "xdp", or by "tc".
 ///
 /// # Errors
 /// If it does not start.
-pub fn xdp_reflector(program: &Path, net: &Net) -> Result<Running, String> {
-    self::program(program, &net.tested, &[INTERFACE, "xdp", "10.77.1.1"])
+pub fn kernel_reflector(program: &Path, net: &Net, by: &str) -> Result<Running, String> {
+    self::program(program, &net.tested, &[INTERFACE, by, "10.77.1.1"])
 }
 
 /// Has an XDP program at the sender's end as long as what is returned lives, as it has
