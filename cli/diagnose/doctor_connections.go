@@ -19,6 +19,9 @@ const (
 	unconfirmedMin = 4
 	// Within it a client repeats a SYN; entries of clients that are gone stay for half a minute.
 	unconfirmedPause = 3 * time.Second
+	// No SYN is longer, IPv6's with all options that TCP has room for. A connection that begins
+	// and ends within a tenth of a second is never confirmed, but its request is longer.
+	synBytesMax = 100
 )
 
 // member is a backend of a service; of the whole service its name is empty.
@@ -50,8 +53,8 @@ func unanswered(counts []*forwarderv1.ConnectionCount) map[member]uint64 {
 	return found
 }
 
-// lookAgain at connections that are all unconfirmed: what gets packets meanwhile, and is
-// confirmed by none, is unanswered.
+// lookAgain at connections that are all unconfirmed: what gets packets meanwhile that may all be
+// SYNs, and is confirmed by none, is unanswered.
 func (p *diagnosis) lookAgain(ctx context.Context, m machine.Machine) {
 	p.unanswered = unanswered(p.counts)
 	if len(p.unanswered) == 0 {
@@ -69,7 +72,9 @@ func (p *diagnosis) lookAgain(ctx context.Context, m machine.Machine) {
 		}
 		now := unanswered(connections.GetCounts())
 		maps.DeleteFunc(p.unanswered, func(m member, _ uint64) bool {
-			return now[m] == 0 || packetsOf(counters, m) == packetsOf(p.counters, m)
+			packets, bytes := receivedBy(counters, m)
+			packetsBefore, bytesBefore := receivedBy(p.counters, m)
+			return now[m] == 0 || packets == packetsBefore || bytes-bytesBefore > synBytesMax*(packets-packetsBefore)
 		})
 		return nil
 	})
@@ -78,22 +83,22 @@ func (p *diagnosis) lookAgain(ctx context.Context, m machine.Machine) {
 	}
 }
 
-// packetsOf a service, or of a backend, whose counters may be those of several services.
-func packetsOf(counters *forwarderv1.GetCountersResponse, m member) (packets uint64) {
+// receivedBy a service, or by a backend, whose counters may be those of several services.
+func receivedBy(counters *forwarderv1.GetCountersResponse, m member) (packets, bytes uint64) {
 	if m.backend == "" {
 		for _, service := range counters.GetServices() {
 			if service.Service == m.service {
-				packets += service.Packets
+				packets, bytes = packets+service.Packets, bytes+service.Bytes
 			}
 		}
-		return packets
+		return packets, bytes
 	}
 	for _, backend := range counters.GetBackends() {
 		if backend.Backend == m.backend && (backend.Service == "" || backend.Service == m.service) {
-			packets += backend.Packets
+			packets, bytes = packets+backend.Packets, bytes+backend.Bytes
 		}
 	}
-	return packets
+	return packets, bytes
 }
 
 // connections that nothing answers; true for services of which that is told.
@@ -113,7 +118,7 @@ func (p *diagnosis) connections() map[string]bool {
 		subjects, sum = append(subjects, subject), sum+p.unanswered[m]
 	}
 	if len(subjects) > 0 {
-		p.add(gradeFail, "connections", "of %s: none of %d is confirmed by its client, so no answer of a server arrives. %s", few(subjects), sum, p.unansweredCauses())
+		p.add(gradeFail, "connections", "of %s: none of %d is confirmed by its client, so no answer of a server arrives, or each ends within 0.1 s. %s", few(subjects), sum, p.unansweredCauses())
 	}
 	return told
 }

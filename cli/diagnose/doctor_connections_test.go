@@ -35,7 +35,7 @@ func TestConnectionsThatNoServerAnswersAreAFailure(t *testing.T) {
 	}
 	p.tunnelChecks = []*controllerv1.BackendCheck{{Last: &controllerv1.Probe{Passed: true}}}
 	p.backends()
-	const causes = ", so no answer of a server arrives. Health checks through the tunnel pass. Usually a server's way back to clients, or a firewall or rp_filter there, drops the answers; else the SYNs are a flood"
+	const causes = ", so no answer of a server arrives, or each ends within 0.1 s. Health checks through the tunnel pass. Usually a server's way back to clients, or a firewall or rp_filter there, drops the answers; else the SYNs are a flood"
 	want := []finding{
 		{gradeFail, "connections", "of dead, half at h-1: none of 15 is confirmed by its client" + causes},
 		{gradeOK, "service", "young and 1 more are served by all 2 backends"},
@@ -45,7 +45,8 @@ func TestConnectionsThatNoServerAnswersAreAFailure(t *testing.T) {
 	}
 }
 
-// Of three services whose connections are all unconfirmed, one's clients repeat their SYNs.
+// Of four services whose connections are all unconfirmed, one's clients repeat their SYNs, and
+// one's send requests.
 func TestConnectionsOfClientsThatAreGoneAreNoFailure(t *testing.T) {
 	f := &repeating{}
 	runDir := clitest.Both(t, &clitest.FakeController{}, nil)
@@ -74,12 +75,14 @@ func (f *repeating) GetConnections(context.Context, *forwarderv1.GetConnectionsR
 		{Service: "tried", Backend: "web-1", Class: "unconfirmed", Connections: 5},
 		{Service: "left", Backend: "web-1", Class: "unconfirmed", Connections: 5},
 		{Service: "slow", Backend: "web-1", Class: class, Connections: 5},
+		{Service: "brief", Backend: "web-1", Class: "unconfirmed", Connections: 5},
 	}}, nil
 }
 
 func (f *repeating) GetCounters(context.Context, *forwarderv1.GetCountersRequest) (*forwarderv1.GetCountersResponse, error) {
 	packets := uint64(10 * f.looks.Load())
 	return &forwarderv1.GetCountersResponse{Services: []*forwarderv1.ServiceCounters{
-		{Service: "tried", Packets: packets}, {Service: "left", Packets: 7}, {Service: "slow", Packets: packets},
+		{Service: "tried", Packets: packets, Bytes: 100 * packets}, {Service: "left", Packets: 7}, {Service: "slow", Packets: packets},
+		{Service: "brief", Packets: packets, Bytes: 101 * packets},
 	}}, nil
 }
