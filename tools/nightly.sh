@@ -29,6 +29,7 @@
 #   packages      what make packages makes, as it is used |
 #   vms           other kernels, emulated (make vms)      |
 #   vms_labs      scenarios of the lab in such a machine  |
+#   vms_netem     those on bad links                      |
 #   ipvs          keepalived and IPVS beside, emulated    |
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -36,7 +37,7 @@ cd "$(dirname "$0")/.."
 
 readonly MINUTES_MAX=40
 readonly CORE=(release labs labs_frr race compilers browser changes units deny upgrade)
-readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test packages vms vms_labs ipvs)
+readonly REST=(faults faults_frr fuzz soak fresh_demo fresh_test packages vms vms_labs vms_netem ipvs)
 
 stage_release() { make build; }
 
@@ -111,6 +112,8 @@ stage_packages() { make packages-test; }
 stage_vms() { make vms SUITES="bookworm trixie sid units"; }
 
 stage_vms_labs() { make vms SUITES=labs; }
+
+stage_vms_netem() { make vms SUITES=netem; }
 
 stage_ipvs() { make vms SUITES=ipvs; }
 

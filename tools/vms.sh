@@ -6,9 +6,10 @@
 #   tools/vms.sh [suite ...]        bookworm (6.1), trixie (6.12), sid (7.2 or newer)
 #   tools/vms.sh units              tools/units.sh in a machine with a systemd, which boots three times
 #                                   (`make vms SUITES=units`)
-#   tools/vms.sh labs | ipvs        scenarios of the lab with the kernel of trixie and the programs in
-#                                   bin/ (`make vms SUITES=labs`): those that take what only a machine
-#                                   has, or keepalived and IPVS beside Guideway
+#   tools/vms.sh labs | netem | ipvs
+#                                   scenarios of the lab with the kernel of trixie and the programs in
+#                                   bin/ (`make vms SUITES=labs`): moves, Multipath TCP and clock steps;
+#                                   bad links; or keepalived and IPVS beside Guideway
 #
 #   this machine's root ──9p, read only──► overlay in memory ──► the tests of this checkout, as root
 #   .cache/vms/SUITE: vmlinuz, modules ──► booted by an initrd of busybox
@@ -32,12 +33,12 @@ readonly BOOT_MODULES=(virtio_pci 9pnet_virtio 9p overlay)
 # Of the machine, in a network namespace here that goes with it. The third has no zero-copy, as it
 # lacks VIRTIO_F_ACCESS_PLATFORM; the fourth has more queues than the machine has processors.
 readonly CABLES=(1 2 3 4)
-# Of the suites that are scenarios, and the modules that these need.
+# Of the suites that are scenarios.
 declare -rA SCENARIOS=(
     [ipvs]='IPVS'
-    [labs]='^(TestFaults|TestMoves|TestJoinPorts|TestTransfersByMultipathTCP|TestNetem)$'
+    [labs]='^(TestFaults|TestMoves|TestJoinPorts|TestTransfersByMultipathTCP)$'
+    [netem]='TestNetem'
 )
-declare -rA SCENARIO_MODULES=([ipvs]='ip_vs ip_vs_mh' [labs]='sch_netem')
 
 main() {
     [[ ${1-} != --inside ]] || inside_machine "$2"
@@ -56,7 +57,7 @@ main() {
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
     [[ " ${suites[*]} " != *" "[bts]*" "* ]] || build_tests
-    [[ ! " ${suites[*]} " =~ " "(ipvs|labs)" " ]] || build_scenarios
+    [[ ! " ${suites[*]} " =~ " "(ipvs|labs|netem)" " ]] || build_scenarios
     for suite in "${suites[@]}"; do
         fetch_kernel "$(kernel_of "$suite")"
         if [[ $suite == units ]]; then
@@ -87,7 +88,7 @@ build_tests() {
 }
 
 # Of Debian's stable release, unless KERNEL says another: keepalived has IPVS there, and take-overs work with AF_XDP.
-kernel_of() { [[ $1 == @(ipvs|labs|units) ]] && echo "${KERNEL:-trixie}" || echo "$1"; }
+kernel_of() { [[ $1 == @(ipvs|labs|netem|units) ]] && echo "${KERNEL:-trixie}" || echo "$1"; }
 
 build_scenarios() {
     need keepalived keepalived
@@ -372,7 +373,7 @@ inside_scenarios() {
     local suite only seconds=$LAB_SECONDS
     export LAB_TABLES=/mnt/out/tables FAULTS
     { read -r suite; read -r only; read -r IPVS_ROUNDS; read -r FAULTS; } </mnt/out/scenarios
-    modprobe -a ${SCENARIO_MODULES[$suite]}
+    modprobe -a ip_vs ip_vs_mh sch_netem
     # One lab at a time: the machine is slow.
     try "$1/lab/scenarios" "$suite" scenarios -test.v -test.parallel 1 -test.run "$only"
 }
