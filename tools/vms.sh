@@ -87,7 +87,8 @@ build_tests() {
     printf '%s\n' "$BPF_COMPILERS" >"$folder/compilers"
 }
 
-# Of Debian's stable release, unless KERNEL says another: keepalived has IPVS there, and take-overs work with AF_XDP.
+# Of Debian's stable release, unless KERNEL says another: keepalived has IPVS there, and take-overs
+# work with AF_XDP.
 kernel_of() { [[ $1 == @(ipvs|labs|netem|units) ]] && echo "${KERNEL:-trixie}" || echo "$1"; }
 
 build_scenarios() {

@@ -28,11 +28,11 @@ type Conn struct {
 	Peer Peer
 
 	clients *clients
-	// When anything was sent or received last, in nanoseconds since this program began.
+	// When anything was sent or received last, in nanoseconds since `began`.
 	used atomic.Int64
 }
 
-// began is what the monotonic clock tells times from: the wall clock may be set back.
+// began makes differences to it come from the monotonic clock: the wall clock may be set back.
 var began = time.Now()
 
 func (c *Conn) use() { c.used.Store(int64(time.Since(began))) }
