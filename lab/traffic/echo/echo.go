@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -50,7 +51,7 @@ func (s Server) listen(ctx context.Context, group *errgroup.Group) error {
 		group.Go(func() error { return unlessDone(ctx, s.serveTCP(ctx, listener)) })
 	}
 	for _, address := range s.UDP {
-		connection, err := net.ListenPacket("udp", address)
+		connection, err := early.ListenPacket(ctx, "udp", address)
 		if err != nil {
 			return fmt.Errorf("echo: %w", err)
 		}
@@ -62,6 +63,14 @@ func (s Server) listen(ctx context.Context, group *errgroup.Group) error {
 	}
 	return nil
 }
+
+// early listens on an address that the machine may not have yet: that of a backend whose link
+// has come back.
+var early = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) })
+	return errors.Join(err, failed)
+}}
 
 func unlessDone(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

@@ -2,11 +2,13 @@ package echo
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -60,5 +62,15 @@ func TestUDPPutsItsNameBeforeEachDatagram(t *testing.T) {
 		if err != nil || string(buffer[:n]) != "be-7\n"+datagram {
 			t.Fatalf("got %q, %v", buffer[:n], err)
 		}
+	}
+}
+
+func TestUDPListensOnAddressesThatComeLater(t *testing.T) {
+	for _, address := range []string{"192.0.2.1:7000", "[2001:db8::1]:7000"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if err := (Server{Name: "be-1", UDP: []string{address}}).Run(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
 	}
 }
