@@ -74,6 +74,10 @@ func TestHowABackendAnswersIsKnownWhileItsAgentSpeaks(t *testing.T) {
 	if got := w.backend("web-1").Answers; got == nil || *got != *answers {
 		t.Errorf("answers: %+v", got)
 	}
+	w.do(AgentSaid{Backend: "web-2", Answers: &Answers{Open: 4.5}})
+	if one, two := w.backend("web-1").Load, w.backend("web-2").Load; one == nil || two == nil || *one != 0.5 || *two != 1.5 {
+		t.Errorf("loads: %v, %v", one, two)
+	}
 	w.pass(silentAfter)
 	if got := w.backend("web-1").Answers; got != nil {
 		t.Errorf("of a silent agent: %+v", got)
