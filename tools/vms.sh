@@ -57,8 +57,8 @@ main() {
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
     [[ " ${suites[*]} " != *" "[bts]*" "* ]] || build_tests
-    [[ ! " ${suites[*]} " =~ " "(ipvs|labs|netem)" " ]] || build_scenarios
     for suite in "${suites[@]}"; do
+        [[ -z ${SCENARIOS[$suite]-} || -e $folder/scenarios.test ]] || build_scenarios
         fetch_kernel "$(kernel_of "$suite")"
         if [[ $suite == units ]]; then
             run_units || failed=1
@@ -89,7 +89,7 @@ build_tests() {
 
 # Of Debian's stable release, unless KERNEL says another: keepalived has IPVS there, and take-overs
 # work with AF_XDP.
-kernel_of() { [[ $1 == @(ipvs|labs|netem|units) ]] && echo "${KERNEL:-trixie}" || echo "$1"; }
+kernel_of() { [[ $1 == units || -n ${SCENARIOS[$1]-} ]] && echo "${KERNEL:-trixie}" || echo "$1"; }
 
 build_scenarios() {
     need keepalived keepalived

@@ -1,7 +1,5 @@
 package brain
 
-import "slices"
-
 // Compares how loaded the backends of a group are.
 
 // setLoads of those that are active and whose agents measure. The load is the number of open
@@ -18,10 +16,9 @@ func setLoads(group []BackendView) {
 	if open < 1 {
 		return
 	}
-	for i, b := range slices.All(group) {
-		if b.isMeasured() {
-			load := b.Answers.Open / b.weightInEffect() * weight / open
-			group[i].Load = &load
+	for i := range group {
+		if b := &group[i]; b.isMeasured() {
+			b.Load = new(b.Answers.Open / b.weightInEffect() * weight / open)
 		}
 	}
 }

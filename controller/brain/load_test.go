@@ -2,7 +2,7 @@ package brain
 
 import (
 	"fmt"
-	"slices"
+	"strings"
 	"testing"
 )
 
@@ -27,19 +27,16 @@ func TestLoadsAreRelativeToTheWeightInEffect(t *testing.T) {
 		"none":                             {nil, ""},
 	} {
 		setLoads(c.group)
-		var got string
-		for b := range slices.Values(c.group) {
+		var loads []string
+		for _, b := range c.group {
 			text := "-"
 			if b.Load != nil {
 				text = fmt.Sprintf("%.2f", *b.Load)
 			}
-			got += " " + text
+			loads = append(loads, text)
 		}
-		if c.want != "" {
-			c.want = " " + c.want
-		}
-		if got != c.want {
-			t.Errorf("%s:%s; want%s", name, got, c.want)
+		if got := strings.Join(loads, " "); got != c.want {
+			t.Errorf("%s: %s; want %s", name, got, c.want)
 		}
 	}
 }

@@ -91,16 +91,8 @@ func transferWhile(t *testing.T, conversations []conversation, do func()) {
 	var all sync.WaitGroup
 	for _, c := range conversations {
 		all.Go(func() {
-			for left := after; left > 0; {
-				select {
-				case <-done:
-					left--
-				default:
-				}
-				if err := c.transfer(size, 40*time.Second); err != nil {
-					t.Errorf("%s at %s: %v", c.client(), c.backend, err)
-					return
-				}
+			if err := c.transferUntil(done, after, size, 40*time.Second, func(time.Duration) {}); err != nil {
+				t.Errorf("%s at %s: %v", c.client(), c.backend, err)
 			}
 		})
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/guideway/guideway/lab/topology"
 )
 
-// Guideway on bad links, by `make vms SUITES=labs`, whose kernel has netem. Two clients are
+// Guideway on bad links, by `make vms SUITES=netem`, whose kernel has netem. Two clients are
 // alike: one asks VIPs, the other the backends themselves. Their links lose, duplicate, delay
 // and reorder packets in both directions, with the same random numbers for both. Whatever
 // happens to load balancers and backends meanwhile, no connection to a VIP breaks or stalls
@@ -236,18 +236,12 @@ func (s netemSide) transfer(t *testing.T, index int, multipath bool, happened <-
 	if err != nil {
 		return nil, err
 	}
-	for left := netemAfter; left > 0; {
-		select {
-		case <-happened:
-			left--
-		default:
-		}
-		begun := time.Now()
-		if err := c.transfer(netemFile, netemLimit); err != nil {
-			return took, fmt.Errorf("%s at %s: %w", c.server(), c.backend, err)
-		}
-		took = append(took, time.Since(begun))
+	err = c.transferUntil(happened, netemAfter, netemFile, netemLimit, func(d time.Duration) {
+		took = append(took, d)
 		time.Sleep(netemPause)
+	})
+	if err != nil {
+		return took, fmt.Errorf("%s at %s: %w", c.server(), c.backend, err)
 	}
 	return took, nil
 }

@@ -143,6 +143,23 @@ func greetedWithin(connection net.Conn, limit time.Duration) (conversation, erro
 	}
 }
 
+// transferUntil something is done, and some times after that; each is told how long one took.
+func (c conversation) transferUntil(done <-chan struct{}, after, size int, limit time.Duration, each func(time.Duration)) error {
+	for left := after; left > 0; {
+		select {
+		case <-done:
+			left--
+		default:
+		}
+		begun := time.Now()
+		if err := c.transfer(size, limit); err != nil {
+			return err
+		}
+		each(time.Since(begun))
+	}
+	return nil
+}
+
 // transfer a file there and back.
 func (c conversation) transfer(size int, limit time.Duration) error {
 	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
