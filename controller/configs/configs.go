@@ -37,6 +37,7 @@ type Settings struct {
 	// Reload when one of them changes.
 	Watch  bool
 	Store  store.Store
+	Keeper *store.Keeper
 	Host   Host
 	Audit  *api.Audit
 	Notify notify.Notifier
@@ -96,6 +97,8 @@ type Configs struct {
 	etcd     *Etcd // nil: the config is in files alone
 	// One place: of two reloads the later one's files count.
 	changes chan struct{}
+	// Why what runs is not on disk, as people were told; for the keeper's goroutine.
+	toldNotKept string
 }
 
 // Open the history; nothing is loaded yet.
@@ -249,20 +252,46 @@ func (c *Configs) refuseOtherSecret(parsed *config.Config) error {
 // known to be good, goes into the history and to disk. After each decision, in the
 // brain's goroutine.
 func (c *Configs) Trusted(parsed *config.Config) {
-	running, former := c.Running(), c.Running()
-	isNew := running == nil || running.Parsed != parsed
-	if isNew {
-		if running = c.of(parsed); running == nil {
-			return // there is none yet
+	former := c.Running()
+	if former != nil && former.Parsed == parsed {
+		return
+	}
+	running := c.of(parsed)
+	if running == nil {
+		return // there is none yet
+	}
+	c.setRunning(running)
+	c.history.Add(running.recorded())
+	lastGood, told := c.settings.Store.SetLastGood(running.sources), false
+	c.settings.Keeper.Keep(inUseName, func() error { return errors.Join(lastGood(), c.history.Flush()) }, func(err error) {
+		if !told {
+			c.tellRunning(former, running)
+			told = true
 		}
-		c.setRunning(running)
-		c.history.Add(running.recorded())
+		c.tellKept(err)
+	})
+}
+
+// What runs, for the keeper.
+const inUseName = "the config in use"
+
+// NotKept says why what runs is not on disk; empty: it is.
+func (c *Configs) NotKept() string { return c.settings.Keeper.Problem(inUseName) }
+
+// tellKept, or why what runs is not on disk, if that is another result than before.
+func (c *Configs) tellKept(err error) {
+	kept := events.Event{Object: events.Object{Kind: "config", Name: "config"}}
+	former := c.toldNotKept
+	c.toldNotKept = ""
+	switch {
+	case err != nil:
+		c.toldNotKept = err.Error()
+		kept.To, kept.Cause = "not kept", "it is in use, but not on disk for a restart: "+err.Error()
+	default:
+		kept.From, kept.To, kept.Cause = "not kept", "kept", "it is on disk for a restart"
 	}
-	if c.keepsAt(time.Now()) {
-		c.keepRunning(running)
-	}
-	if isNew {
-		c.tellRunning(former, running)
+	if c.toldNotKept != former {
+		c.host.Tell(kept)
 	}
 }
 
@@ -293,23 +322,6 @@ func inUse(from Origin) events.Event {
 		cause += ": " + from.Message
 	}
 	return events.Event{Object: events.Object{Kind: "config", Name: "config"}, Cause: cause, Who: from.User}
-}
-
-// A full disk may have room again after so long.
-const keepRetry = 5 * time.Second
-
-func (c *Configs) keepRunning(running *Config) {
-	err := errors.Join(c.settings.Store.SetLastGood(running.sources), c.history.Flush())
-	kept := events.Event{Object: events.Object{Kind: "config", Name: "config"}}
-	switch former := c.NotKept(); {
-	case err != nil && former != err.Error():
-		kept.To, kept.Cause = "not kept", "it is in use, but not on disk for a restart: "+err.Error()
-		c.host.Tell(kept)
-	case err == nil && former != "":
-		kept.From, kept.To, kept.Cause = "not kept", "kept", "it is on disk for a restart"
-		c.host.Tell(kept)
-	}
-	c.setKept(err, time.Now().Add(keepRetry))
 }
 
 func (c *Config) recorded() Record {

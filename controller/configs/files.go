@@ -167,6 +167,7 @@ func (r *replacing) Commit(ctx context.Context) (*controllerv1.ApplyConfigRespon
 	}
 	response, err := r.AwaitAccepted(ctx)
 	if err == nil {
+		_ = r.settings.Keeper.Await(ctx, inUseName) // the state says why it is not kept
 		response.Number = r.history.NumberOf(r.record.Digest)
 	}
 	return response, err

@@ -5,7 +5,8 @@ package configs
 //
 // A record is written and synced under a temporary name and then renamed, and older ones are
 // removed only after that, so a crash or a full disk leaves the previous state. A record that
-// cannot be written stays in memory and is tried again.
+// cannot be written stays in memory and is tried again. While the disk has a call, nobody
+// waits for the lock.
 
 import (
 	"crypto/sha256"
@@ -82,9 +83,11 @@ type History struct {
 	records []Record
 	// The highest number given, also of a record that cannot be read.
 	last uint64
-	// Not yet on disk, the oldest first.
+	// Not yet on disk, the oldest first; the first is being written during a Flush.
 	waiting []Record
-	problem error
+	// What was prepared in vain.
+	needless []Record
+	problem  error
 }
 
 // DigestOf files: of one, what sha256sum prints.
@@ -201,13 +204,14 @@ func (h *History) Add(r Record) {
 		latest = h.records[n-1].Digest
 	}
 	if r.Digest == latest {
-		h.Discard(r)
+		h.needless = append(h.needless, r)
 		return
 	}
 	h.waiting = append(h.waiting, r)
 	for len(h.waiting) > recordsMax || bytesOf(h.waiting) > historyBytesMax && len(h.waiting) > recordsMin {
-		h.log.Error("a config of the history is lost: the disk has no room, and neither has memory", "time", h.waiting[0].Time, "digest", h.waiting[0].Digest)
-		h.waiting = h.waiting[1:]
+		const oldest = 1 // behind the one that may be being written
+		h.log.Error("a config of the history is lost: the disk has no room, and neither has memory", "time", h.waiting[oldest].Time, "digest", h.waiting[oldest].Digest)
+		h.waiting = slices.Delete(h.waiting, oldest, oldest+1)
 	}
 }
 
@@ -218,20 +222,47 @@ func bytesOf(records []Record) (bytes int) {
 	return bytes
 }
 
-// Flush writes what waits; an error: some of it waits on.
+// Flush writes what waits; an error: some of it waits on. One call at a time.
 func (h *History) Flush() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.problem = nil
-	for len(h.waiting) > 0 && h.problem == nil {
-		h.problem = h.commit()
+	h.discardNeedless()
+	for {
+		oldest, number := h.oldestWaiting()
+		if oldest == nil {
+			return nil
+		}
+		err := h.commit(oldest, number)
+		h.committed(*oldest, err)
+		if err != nil {
+			return err
+		}
+		h.forgetOldest()
 	}
-	return h.problem
 }
 
-// commit the oldest that waits.
-func (h *History) commit() error {
-	r := &h.waiting[0]
+func (h *History) discardNeedless() {
+	h.mu.Lock()
+	needless := h.needless
+	h.needless = nil
+	h.mu.Unlock()
+	for _, r := range needless {
+		h.Discard(r)
+	}
+}
+
+// oldestWaiting and the number that it gets; nil: nothing waits.
+func (h *History) oldestWaiting() (*Record, uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.waiting) == 0 {
+		h.problem = nil
+		return nil, 0
+	}
+	oldest := h.waiting[0]
+	return &oldest, h.last + 1
+}
+
+// commit a record to disk.
+func (h *History) commit(r *Record, number uint64) error {
 	if r.written == "" {
 		prepared, err := h.Prepare(*r)
 		if err != nil {
@@ -239,32 +270,58 @@ func (h *History) commit() error {
 		}
 		*r = prepared
 	}
-	if err := errors.Join(os.Rename(r.written, h.path(h.last+1)), syncDir(h.dir)); err != nil {
+	if err := errors.Join(os.Rename(r.written, h.path(number)), syncDir(h.dir)); err != nil {
 		h.Discard(*r)
 		r.written = ""
 		return fmt.Errorf("record the config: %w", err)
 	}
-	h.last++
-	r.number, r.written, r.Files = h.last, "", nil
-	h.records = append(h.records, *r)
-	h.waiting = h.waiting[1:]
-	h.forgetOldest()
+	r.number, r.written, r.Files = number, "", nil
 	return nil
 }
 
+// committed the first that waits, or not.
+func (h *History) committed(r Record, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.problem = err
+	if err != nil {
+		h.waiting[0] = r
+		return
+	}
+	h.last = r.number
+	h.records = append(h.records, r)
+	h.waiting = h.waiting[1:]
+}
+
+// forgetOldest of what there is on disk.
 func (h *History) forgetOldest() {
+	for {
+		oldest := h.oldestInExcess()
+		if oldest == 0 {
+			return
+		}
+		if err := os.Remove(h.path(oldest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			h.log.Warn("an old config of the history stays", "error", err)
+			return
+		}
+		h.mu.Lock()
+		h.records = h.records[1:]
+		h.mu.Unlock()
+	}
+}
+
+// oldestInExcess is the number of a record that the disk is not to hold; 0: there is none.
+func (h *History) oldestInExcess() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	bytes := int64(0)
 	for _, r := range h.records {
 		bytes += r.onDisk
 	}
-	for len(h.records) > recordsMax || bytes > historyBytesMax && len(h.records) > recordsMin {
-		if err := os.Remove(h.path(h.records[0].number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			h.log.Warn("an old config of the history stays", "error", err)
-			return
-		}
-		bytes -= h.records[0].onDisk
-		h.records = h.records[1:]
+	if len(h.records) > recordsMax || bytes > historyBytesMax && len(h.records) > recordsMin {
+		return h.records[0].number
 	}
+	return 0
 }
 
 func syncDir(path string) error {

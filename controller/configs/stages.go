@@ -9,7 +9,7 @@ package configs
 //	          client's, the forwarder would take its plan, and so would every live machine
 //	loaded    the brain makes plans of it
 //	running   the forwarder has accepted such a plan; it is in the history
-//	kept      on disk, for a start that can have no other
+//	kept      on disk, for a start that can have no other (store.Keeper)
 //
 // A config that is refused goes no further, and the previous one stays at its stage: if the
 // forwarder refuses a config, the brain returns to the running one until another is loaded.
@@ -50,10 +50,9 @@ type stages struct {
 	// may still accept plans. The last one is the loaded one.
 	loads []*Config
 	// nil: none yet.
-	running, kept *Config
-	// Why what runs is not kept; empty: it is. And when that is tried again.
-	notKept string
-	again   time.Time
+	running *Config
+	// By a former controller; nil: by none.
+	kept *Config
 }
 
 // startWith what a former controller kept.
@@ -79,25 +78,7 @@ func (s *stages) setRunning(c *Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loads = slices.Clone(s.loads[slices.Index(s.loads, c):])
-	s.running, s.again = c, time.Time{}
-}
-
-// setKept: what runs is kept; an error: it could not be kept, and is tried again at that time.
-func (s *stages) setKept(err error, again time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err != nil {
-		s.notKept, s.again = err.Error(), again
-		return
-	}
-	s.kept, s.notKept = s.running, ""
-}
-
-// keepsAt: whether what runs is to be kept, and is not yet.
-func (s *stages) keepsAt(now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return (s.kept != s.running || s.notKept != "") && !now.Before(s.again)
+	s.running = c
 }
 
 // Loaded last, whatever the forwarder says of it; nil: none yet.
@@ -144,13 +125,6 @@ func (s *stages) InUse() *Config {
 		return running
 	}
 	return s.Loaded()
-}
-
-// NotKept says why what runs is not on disk; empty: it is.
-func (s *stages) NotKept() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.notKept
 }
 
 // Machine is this one's name; empty: nothing is loaded yet.

@@ -1,7 +1,6 @@
 package configs
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -24,12 +23,8 @@ func TestOneConfigIsAtEachStage(t *testing.T) {
 		t.Error("loaded is not running, but the one to run")
 	}
 	s.setRunning(a)
-	if running := s.Running(); running != a || !s.keepsAt(now) {
-		t.Error("what runs is to be kept")
-	}
-	s.setKept(nil, now)
-	if s.keepsAt(now) || s.NotKept() != "" {
-		t.Error("it is kept already")
+	if running := s.Running(); running != a {
+		t.Error("what the forwarder accepted does not run")
 	}
 	// b is loaded while a runs, and c before the forwarder has answered.
 	s.setLoaded(b, false, now)
@@ -56,22 +51,5 @@ func TestARefusedConfigIsForgottenWithTheNext(t *testing.T) {
 	s.setLoaded(next, true, time.Time{})
 	if s.of(bad.Parsed) != nil || s.of(a.Parsed) != a || s.Loaded() != next || s.InUse() != a {
 		t.Error("the refused one is still there, or another is not")
-	}
-}
-
-func TestWhatCannotBeKeptIsTriedAgain(t *testing.T) {
-	var s stages
-	now := time.Unix(1_700_000_000, 0)
-	a, b := named("a"), named("b")
-	s.setLoaded(a, false, now)
-	s.setRunning(a)
-	s.setKept(errors.New("disk full"), now.Add(keepRetry))
-	if s.NotKept() != "disk full" || s.keepsAt(now) || !s.keepsAt(now.Add(keepRetry)) {
-		t.Error("tried again at once, or never")
-	}
-	s.setLoaded(b, false, now)
-	s.setRunning(b)
-	if !s.keepsAt(now) {
-		t.Error("another config waits for the former one's time")
 	}
 }

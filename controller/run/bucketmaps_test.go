@@ -10,22 +10,32 @@ import (
 	"github.com/guideway/guideway/controller/store"
 )
 
+func newKeeper(t *testing.T) *store.Keeper {
+	k := store.NewKeeper()
+	t.Cleanup(func() { _ = k.Close() }) // else its goroutine stays
+	return k
+}
+
 // A controller that starts knows that the others do not wait for it; where that cannot be
 // read it takes it that they do not.
 func TestItIsKeptThatNoMoveWaitsForThisMachine(t *testing.T) {
-	store := store.Store{Dir: t.TempDir()}
+	dir := store.Store{Dir: t.TempDir()}
 	start := func() *Controller {
-		c := &Controller{store: store, log: slog.New(slog.DiscardHandler)}
+		c := &Controller{store: dir, keeper: newKeeper(t), log: slog.New(slog.DiscardHandler)}
 		c.restoreWithdrawn()
 		return c
 	}
 	for _, want := range []bool{false, true, false} {
-		start().keepWithdrawn(brain.Desired{Withdrawn: want})
+		c := start()
+		c.keepWithdrawn(brain.Desired{Withdrawn: want})
+		if err := c.keeper.Close(); err != nil {
+			t.Error(err)
+		}
 		if got := start().withdrawn; got != want {
 			t.Errorf("%v in place of %v", got, want)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(store.Dir, "withdrawn.json"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir.Dir, "withdrawn.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if !start().withdrawn {

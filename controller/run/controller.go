@@ -69,6 +69,7 @@ type Controller struct {
 	log     *slog.Logger
 	notify  notify.Notifier
 	store   store.Store
+	keeper  *store.Keeper
 
 	brain     *brain.State
 	prober    *prober.Prober
@@ -200,6 +201,7 @@ func start(options Options) (c *Controller, err error) {
 		log:        options.Log,
 		notify:     notify.New(),
 		store:      store.Store{Dir: options.StateDir},
+		keeper:     store.NewKeeper(),
 		brain:      brain.New(time.Now()),
 		prober:     prober.New(),
 		events:     make(chan brain.Event, 1024),
@@ -229,7 +231,7 @@ func start(options Options) (c *Controller, err error) {
 	c.told.Start()
 	c.former, _ = c.told.Latest(itself)
 	c.configs, err = configs.Open(configs.Settings{
-		Files: options.Config, Machine: cmp.Or(options.Machine, config.HostName()), Watch: options.Watch, Store: c.store, Host: c, Audit: c.audit, Notify: c.notify, Log: c.log,
+		Files: options.Config, Machine: cmp.Or(options.Machine, config.HostName()), Watch: options.Watch, Store: c.store, Keeper: c.keeper, Host: c, Audit: c.audit, Notify: c.notify, Log: c.log,
 	})
 	if err != nil {
 		return c, err
@@ -476,6 +478,9 @@ func (c *Controller) stop() {
 func (c *Controller) close() {
 	c.stop()
 	c.tasks.Wait()
+	if err := c.keeper.Close(); err != nil {
+		c.log.Error("the state directory does not have the latest", "error", err)
+	}
 	if c.forwarder != nil {
 		c.forwarder.Close()
 	}

@@ -672,6 +672,53 @@ func TestAConfigThatCannotBeKeptServesAndIsToldAndKeptLater(t *testing.T) {
 	h.stop()
 }
 
+// freezable makes the folder a file system of its own.
+func freezable(t *testing.T, dir string) (freeze func() (thaw func())) {
+	t.Helper()
+	do := func(command ...string) {
+		t.Helper()
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", command, err, out)
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	image := filepath.Join(t.TempDir(), "image")
+	do("truncate", "--size=16M", image)
+	do("/sbin/mkfs.ext4", "-q", image)
+	do("mount", "-o", "loop", image, dir)
+	t.Cleanup(func() { do("umount", dir) })
+	return func() func() {
+		do("fsfreeze", "--freeze", dir)
+		thaw := sync.OnceFunc(func() { do("fsfreeze", "--unfreeze", dir) })
+		t.Cleanup(thaw) // before the controller is waited for
+		return thaw
+	}
+}
+
+// A frozen file system takes calls and does not answer them, as a disk that hangs.
+func TestADiskThatHangsDelaysNoDecision(t *testing.T) {
+	h := newHarness(t)
+	h.write(h.config(", {name: web-2, address: 10.1.0.12}"))
+	h.peer.serve(t, h.runDir())
+	h.watch = true
+	freeze := freezable(t, h.stateDir())
+	h.start()
+	h.until("announced", announced)
+	thaw := freeze()
+	h.write(h.config(""))
+	h.until("one backend", func(s *controllerv1.GetStateResponse) bool { return len(s.Backends) == 1 })
+	h.backend.answer(http.StatusServiceUnavailable)
+	h.until("its failure is seen", func(s *controllerv1.GetStateResponse) bool { return !announced(s) })
+	h.until("people are told", func(s *controllerv1.GetStateResponse) bool {
+		return strings.Contains(s.Config.NotKept, "the disk has not taken it for")
+	})
+	thaw()
+	h.until("kept", func(s *controllerv1.GetStateResponse) bool { return s.Config.NotKept == "" })
+	h.stop()
+}
+
 func TestABadConfigAtTheFirstStartIsAnErrorWithEveryMistake(t *testing.T) {
 	h := newHarness(t)
 	h.write("nonsense: true\nrubbish: 1\n")

@@ -127,20 +127,37 @@ func unlessForced(why, cure string) error {
 
 // drain or undrain, unless it is refused.
 func (c *Controller) drain(ctx context.Context, event brain.Event, refuse func() error) error {
-	var problem error
-	err := c.Ask(ctx, func() {
-		if problem = refuse(); problem != nil {
-			return
+	return c.changeDrains(ctx, func() error {
+		if err := refuse(); err != nil {
+			return err
 		}
 		c.Step(event)
-		problem = c.keepDrains()
+		c.keepDrains()
+		return nil
 	})
-	return errors.Join(err, problem)
 }
 
-func (c *Controller) keepDrains() error {
+// changeDrains in the brain's goroutine, and wait until they are on disk.
+func (c *Controller) changeDrains(ctx context.Context, change func() error) error {
+	var problem error
+	err := c.Ask(ctx, func() { problem = change() })
+	if err = errors.Join(err, problem); err != nil {
+		return err
+	}
+	return c.keeper.Await(ctx, drainsName)
+}
+
+// Drains, for the keeper.
+const drainsName = "drains by command"
+
+func (c *Controller) keepDrains() {
 	own := c.ownDrains()
-	return c.store.SetDrains(store.Drains{Machine: own.Machine, Services: own.Services, Backends: own.Backends, Fleet: c.fleetDrains, Changes: c.drainChanges})
+	drains := store.Drains{Machine: own.Machine, Services: own.Services, Backends: own.Backends, Fleet: c.fleetDrains, Changes: c.drainChanges}
+	c.keeper.Keep(drainsName, c.store.SetDrains(drains), func(err error) {
+		if err != nil {
+			c.log.Error("drains by command are not kept, which is tried again: a restart would forget them", "error", err)
+		}
+	})
 }
 
 // ownDrains are those of this machine alone.

@@ -141,7 +141,7 @@ func TestAFollowerHearsOfAChange(t *testing.T) {
 func teller(t *testing.T) (c *Controller, told func() []string) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	loaded, err := configs.Open(configs.Settings{Store: store.Store{Dir: t.TempDir()}, Log: log})
+	loaded, err := configs.Open(configs.Settings{Store: store.Store{Dir: t.TempDir()}, Keeper: newKeeper(t), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,9 +66,7 @@ func (c *Controller) takeFleetDrains(ctx context.Context, drains fleet.Drains) {
 	if drains.Current == nil || fleet.CheckNext(c.configs.Etcd().Generation(), drains.Current) != nil {
 		return
 	}
-	if err := c.setFleetDrains(ctx, func([]fleet.Drained) []fleet.Drained { return drains.Drained }); err != nil && ctx.Err() == nil {
-		c.log.Error("drains of all machines are not kept on disk", "error", err)
-	}
+	_ = c.setFleetDrains(ctx, func([]fleet.Drained) []fleet.Drained { return drains.Drained }) // the keeper has told why
 }
 
 // drainByPeers, which hear of it with the next status.
@@ -108,14 +106,14 @@ func (c *Controller) followLater(ctx context.Context, what fleet.Drained) (warni
 
 // changeDrain by a command here, unless that is refused.
 func (c *Controller) changeDrain(ctx context.Context, what fleet.Drained, drain bool, refuse func() error) error {
-	var problem error
-	err := c.Ask(ctx, func() {
-		if problem = refuse(); problem == nil {
-			now := time.Now()
-			problem = c.mergeDrains(fleet.Changes{c.drainChanges.Next(what, drain, c.configs.Machine(), now)}, now, api.UserOf(ctx))
+	return c.changeDrains(ctx, func() error {
+		if err := refuse(); err != nil {
+			return err
 		}
+		now := time.Now()
+		c.mergeDrains(fleet.Changes{c.drainChanges.Next(what, drain, c.configs.Machine(), now)}, now, api.UserOf(ctx))
+		return nil
 	})
-	return errors.Join(err, problem)
 }
 
 // takeDrainChanges of a peer, in a goroutine that receives.
@@ -127,36 +125,33 @@ func (c *Controller) takeDrainChanges(messages []*fleetv1.DrainChange) {
 			c.clocksTold = true
 			c.log.Warn("drains of all machines are not taken, as a clock is more than a day ahead of this one: drain again when both are right", "machine", ahead)
 		}
-		if err := c.mergeDrains(changes, now, ""); err != nil {
-			c.log.Error("drains of all machines are not kept on disk", "error", err)
-		}
+		c.mergeDrains(changes, now, "")
 	})
 }
 
 // mergeDrains of all machines with changes, here and on disk; who: of this machine's user.
-func (c *Controller) mergeDrains(changes fleet.Changes, now time.Time, who string) error {
+func (c *Controller) mergeDrains(changes fleet.Changes, now time.Time, who string) {
 	next := c.drainChanges.Merge(changes, now)
 	if next.Equal(c.drainChanges) {
-		return nil
+		return
 	}
 	c.drainChanges = next
 	c.exchange.SetDrains(next.Message())
 	c.stepFleetDrains(next.Apply(c.fleetDrains), who)
-	return c.keepDrains()
+	c.keepDrains()
 }
 
 // setFleetDrains to what they become, here and on disk.
 func (c *Controller) setFleetDrains(ctx context.Context, become func([]fleet.Drained) []fleet.Drained) error {
-	var problem error
-	err := c.Ask(ctx, func() {
+	return c.changeDrains(ctx, func() error {
 		next := slices.Compact(slices.SortedFunc(slices.Values(become(slices.Clone(c.fleetDrains))), fleet.Drained.Compare))
 		if !slices.Equal(next, c.fleetDrains) {
 			c.drainChanges = nil // of a time without etcd
 			c.stepFleetDrains(next, api.UserOf(ctx))
-			problem = c.keepDrains()
+			c.keepDrains()
 		}
+		return nil
 	})
-	return errors.Join(err, problem)
 }
 
 // stepFleetDrains makes the drains of all machines those, sorted.

@@ -20,7 +20,9 @@ func (c *Controller) keepMembers(want brain.Desired) {
 	if !want.MembersChanged {
 		return
 	}
-	if err := c.store.SetMembers(want.Members); err != nil {
-		c.log.Error("the members of pools are not kept: a restart has those kept before until their source answers", "error", err)
-	}
+	c.keeper.Keep("the members of pools", c.store.SetMembers(want.Members), func(err error) {
+		if err != nil {
+			c.log.Error("the members of pools are not kept, which is tried again: a restart has those kept before until their source answers", "error", err)
+		}
+	})
 }

@@ -32,7 +32,7 @@ func (s Store) Withdrawn() (Withdrawn, error) {
 }
 
 // SetWithdrawn for the next start.
-func (s Store) SetWithdrawn(kept Withdrawn) error { return s.write(withdrawnFile, kept) }
+func (s Store) SetWithdrawn(kept Withdrawn) Write { return s.write(withdrawnFile, kept) }
 
 // BucketMaps by service, and why others cannot be used.
 func (s Store) BucketMaps() (maps map[string]*buckets.Map, problems []error) {
@@ -66,23 +66,27 @@ func (s Store) BucketMaps() (maps map[string]*buckets.Map, problems []error) {
 }
 
 // SetBucketMap of a service; nil: it has none any more.
-func (s Store) SetBucketMap(service string, m *buckets.Map) error {
+func (s Store) SetBucketMap(service string, m *buckets.Map) Write {
 	dir := filepath.Join(s.Dir, bucketMapsDir)
 	if m == nil {
-		err := os.Remove(filepath.Join(dir, bucketMapFile(service)))
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
+		return func() error {
+			err := os.Remove(filepath.Join(dir, bucketMapFile(service)))
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
 		}
-		return err
 	}
 	data, err := m.Marshal(service)
 	if err != nil {
-		return err
+		return failing(err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+	return func() error {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		return statedir.Write(dir, bucketMapFile(service), data)
 	}
-	return statedir.Write(dir, bucketMapFile(service), data)
 }
 
 func bucketMapFile(service string) string { return url.PathEscape(service) + ".json" }

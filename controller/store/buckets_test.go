@@ -18,14 +18,14 @@ func someMap(generation uint64) *buckets.Map {
 func TestBucketMapsAreKeptByServiceAndDamagedOnesAreTold(t *testing.T) {
 	store := Store{Dir: t.TempDir()}
 	for service, generation := range map[string]uint64{"web": 1, "../a/b": 7, "gone": 3} {
-		if err := store.SetBucketMap(service, someMap(generation)); err != nil {
+		if err := store.SetBucketMap(service, someMap(generation))(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := store.SetBucketMap("gone", nil); err != nil {
+	if err := store.SetBucketMap("gone", nil)(); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.SetBucketMap("never", nil); err != nil {
+	if err := store.SetBucketMap("never", nil)(); err != nil {
 		t.Fatal(err)
 	}
 	maps, problems := store.BucketMaps()

@@ -26,6 +26,10 @@ const (
 // Store is a state directory.
 type Store struct{ Dir string }
 
+// Write a value as it was when the Write was made. It may be called from any goroutine, and
+// more than once.
+type Write func() error
+
 // keptSource is a config.Source on disk. Names are absolute, because relative
 // paths inside a config start at its file's directory.
 type keptSource struct {
@@ -67,15 +71,15 @@ func (s Store) LastGood() ([]config.Source, error) {
 	return sources, nil
 }
 
-// SetLastGood of what the forwarder has accepted.
-func (s Store) SetLastGood(sources []config.Source) error {
+// SetLastGood to what the forwarder has accepted.
+func (s Store) SetLastGood(sources []config.Source) Write {
 	var kept []keptSource
 	for _, s := range sources {
 		name := s.Name
 		if s.Generation == 0 {
 			absolute, err := filepath.Abs(name)
 			if err != nil {
-				return fmt.Errorf("keep config %s: %w", name, err)
+				return failing(fmt.Errorf("keep config %s: %w", name, err))
 			}
 			name = absolute
 		}
@@ -92,7 +96,7 @@ func (s Store) Drains() (Drains, error) {
 }
 
 // SetDrains for the next start.
-func (s Store) SetDrains(d Drains) error { return s.write(drainsFile, d) }
+func (s Store) SetDrains(d Drains) Write { return s.write(drainsFile, d) }
 
 // Members of pools that have a source, as they were kept last.
 func (s Store) Members() (map[string]config.MemberSet, error) {
@@ -102,7 +106,7 @@ func (s Store) Members() (map[string]config.MemberSet, error) {
 }
 
 // SetMembers for the next start.
-func (s Store) SetMembers(pools map[string]config.MemberSet) error {
+func (s Store) SetMembers(pools map[string]config.MemberSet) Write {
 	return s.write(membersFile, pools)
 }
 
@@ -122,10 +126,13 @@ func (s Store) read(name string, value any) error {
 	return nil
 }
 
-func (s Store) write(name string, value any) error {
+func (s Store) write(name string, value any) Write {
 	data, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
-		return fmt.Errorf("keep %s: %w", name, err)
+		return failing(fmt.Errorf("keep %s: %w", name, err))
 	}
-	return statedir.Write(s.Dir, name, append(data, '\n'))
+	data = append(data, '\n')
+	return func() error { return statedir.Write(s.Dir, name, data) }
 }
+
+func failing(err error) Write { return func() error { return err } }

@@ -1,0 +1,135 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// told are the results that somebody heard.
+type told []string
+
+func (t *told) hear(err error) {
+	if err == nil {
+		*t = append(*t, "kept")
+	} else {
+		*t = append(*t, err.Error())
+	}
+}
+
+func TestTheLatestValueIsKeptWhileTheDiskHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := NewKeeper()
+		var order []string
+		write := func(value string) Write { return func() error { order = append(order, value); return nil } }
+		answers := make(chan struct{})
+		var heard told
+		k.Keep("a", func() error { <-answers; return write("a1")() }, heard.hear)
+		synctest.Wait() // it hangs
+		for _, value := range []string{"a2", "a3"} {
+			k.Keep("a", write(value), heard.hear)
+		}
+		k.Keep("b", write("b1"), heard.hear)
+		if k.Problem("a") != "" {
+			t.Error("told at once")
+		}
+		before := time.Now()
+		if err := k.Await(t.Context(), "b"); err == nil || !strings.Contains(err.Error(), "would be lost by a restart") || time.Since(before) != keepTimeout {
+			t.Errorf("%v after %v", err, time.Since(before))
+		}
+		for _, name := range []string{"a", "b"} {
+			if why := k.Problem(name); !strings.Contains(why, "has not taken it for 10s") {
+				t.Errorf("%s: %q", name, why)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := k.Await(ctx, "a"); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		close(answers)
+		if err := errors.Join(k.Await(t.Context(), "a"), k.Await(t.Context(), "b"), k.Await(t.Context(), "never")); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(order, []string{"a1", "a3", "b1"}) || len(heard) != 4 || k.Problem("a")+k.Problem("b") != "" {
+			t.Errorf("%q, told %q", order, heard)
+		}
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhatCannotBeKeptIsTriedAgainAndToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := NewKeeper()
+		var tries atomic.Int32
+		problem := errors.New("disk full")
+		var hasRoom atomic.Bool
+		write := func() error {
+			tries.Add(1)
+			if hasRoom.Load() {
+				return nil
+			}
+			return problem
+		}
+		var heard, next told
+		k.Keep("a", write, heard.hear)
+		for range 2 {
+			if err := k.Await(t.Context(), "a"); !errors.Is(err, problem) || k.Problem("a") != "disk full" {
+				t.Error(err)
+			}
+		}
+		time.Sleep(2*keepRetry + time.Second)
+		if tries.Load() != 3 || !slices.Equal(heard, []string{"disk full"}) {
+			t.Errorf("%d tries, told %q", tries.Load(), heard)
+		}
+		// A newer value does not wait for the former one's time.
+		k.Keep("a", write, next.hear)
+		if err := k.Await(t.Context(), "a"); !errors.Is(err, problem) || tries.Load() != 4 {
+			t.Errorf("%d tries: %v", tries.Load(), err)
+		}
+		hasRoom.Store(true)
+		time.Sleep(keepRetry)
+		synctest.Wait()
+		if !slices.Equal(heard, []string{"disk full", "disk full", "kept"}) || !slices.Equal(next, []string{"disk full", "kept"}) || k.Problem("a") != "" {
+			t.Errorf("told %q and %q", heard, next)
+		}
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAnEndTriesOnceMoreAndNamesWhatIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := NewKeeper()
+		full := true
+		k.Keep("a", func() error {
+			if full {
+				return errors.New("disk full")
+			}
+			return nil
+		}, func(error) {})
+		synctest.Wait()
+		full = false
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+
+		k = NewKeeper()
+		answers := make(chan struct{})
+		k.Keep("a", func() error { <-answers; return nil }, func(error) {})
+		k.Keep("b", func() error { return errors.New("disk full") }, func(error) {})
+		synctest.Wait()
+		if err := k.Close(); err == nil || err.Error() != "a is not on disk for the next start: the disk does not answer\nb is not on disk for the next start: the disk does not answer" {
+			t.Error(err)
+		}
+		close(answers)
+	})
+}
