@@ -30,9 +30,14 @@ func (c *Controller) Tell(e events.Event) { c.told.Tell(c.say(e)) }
 
 // say it to the log and to hooks.
 func (c *Controller) say(e events.Event) events.Event {
-	e.Time, e.Machine = time.Now(), c.machineName()
+	e = c.stamped(e)
 	logEvent(c.log, e)
 	c.hooks.Tell(e)
+	return e
+}
+
+func (c *Controller) stamped(e events.Event) events.Event {
+	e.Time, e.Machine = time.Now(), c.machineName()
 	return e
 }
 
@@ -53,15 +58,19 @@ func logEvent(log *slog.Logger, e events.Event) {
 }
 
 // tellTransitions of the brain. What a start finds of backends, thousands of changes that are
-// none, would push all else out of the log of events: there it is one.
+// none, would push all else out of the log of events: there it is one, and the other log has
+// those alone that are down.
 func (c *Controller) tellTransitions(transitions []brain.Transition) {
 	for _, t := range transitions {
 		e := events.Event{Object: events.Object{Kind: t.Kind, Name: t.Name}, From: t.From, To: t.To, Cause: t.Reason, Who: t.Who}
-		if t.Kind == "backend" && !c.probed {
-			c.say(e)
-		} else {
+		if t.Kind != "backend" || c.probed {
 			c.Tell(e)
+			continue
 		}
+		if e = c.stamped(e); e.IsBad() {
+			logEvent(c.log, e)
+		}
+		c.hooks.Tell(e)
 	}
 	if !c.probed && c.brain.Probed() {
 		c.probed = true

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/apitest"
+	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/configs"
 	"github.com/guideway/guideway/controller/events"
@@ -205,6 +207,22 @@ func TestWhatFellBetweenTwoPollsIsTold(t *testing.T) {
 	}
 	if found := told(); !slices.Equal(found, want) {
 		t.Errorf("%q\nwanted\n%q", found, want)
+	}
+}
+
+func TestALogHasOnlyTheBackendsThatAStartFindsDown(t *testing.T) {
+	c, told := teller(t)
+	var log bytes.Buffer
+	c.log, c.brain = slog.New(slog.NewTextHandler(&log, nil)), brain.New(time.Now())
+	c.tellTransitions([]brain.Transition{
+		{Kind: "backend", Name: "web/web-1", From: "new", To: "active", Reason: "healthy"},
+		{Kind: "backend", Name: "web/web-2", From: "up", To: "down", Reason: "refused"},
+	})
+	if text := log.String(); strings.Contains(text, "web-1") || !strings.Contains(text, "web-2") {
+		t.Errorf("log: %s", text)
+	}
+	if found := told(); len(found) > 0 {
+		t.Errorf("events before each was probed: %q", found)
 	}
 }
 
