@@ -126,7 +126,7 @@ units: deps-build build ## The systemd units under a real systemd, in a containe
 	tools/units.sh
 
 .PHONY: vms
-vms: deps-build $(if $(filter labs netem ipvs units,$(SUITES)),deps-lab build) ## The eBPF programs, sockets, VLANs, bonds and zero-copy under Debian's kernels, in emulated machines; or the units, scenarios of the lab, or keepalived and IPVS beside Guideway (root, network) [SUITES="bookworm trixie sid", units, netem, labs with ONLY=regexp FAULTS=, ipvs with IPVS_ROUNDS= ONLY=regexp; KERNEL=sid]
+vms: deps-build $(if $(filter labs netem ipvs units,$(SUITES)),deps-lab build) ## The eBPF programs, sockets, VLANs, bonds and zero-copy under Debian's kernels, in emulated machines; or the units, scenarios of the lab, or keepalived and IPVS beside Guideway (root, network) [SUITES="bookworm trixie sid" with ONLY=regexp, units, netem, labs with ONLY=regexp FAULTS=, ipvs with IPVS_ROUNDS= ONLY=regexp; KERNEL=sid, CLOCK=host if nothing else runs here]
 	tools/vms.sh $(SUITES)
 
 .PHONY: packages-test

@@ -9,15 +9,13 @@
  * latter, which comes next on the same processor, sends it. Segments stay
  * joined, and checksums left to a device.
  */
+#include <linux/if_packet.h>
+#include <linux/pkt_cls.h>
+
 #include "destination.h"
 #include "cache.h"
 
 #define FRAME_WHOLE 0x7fffffff
-#define TC_ACT_UNSPEC (-1)
-#define TC_ACT_SHOT 2
-#define TC_ACT_REDIRECT 7
-#define PACKET_HOST 0
-#define PACKET_OUTGOING 4
 #define IPV4_OFFSET_MASK 0x1fff
 
 static __always_inline void read_port(struct summary *s, struct __sk_buff *skb, __u32 at)

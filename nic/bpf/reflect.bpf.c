@@ -6,12 +6,11 @@
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
+#include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "context.h"
-
-#define TC_ACT_UNSPEC (-1)
 
 /* IPv4 and GRE in it. Written before the program is loaded. */
 struct outer {
