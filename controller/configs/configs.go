@@ -97,8 +97,6 @@ type Configs struct {
 	etcd     *Etcd // nil: the config is in files alone
 	// One place: of two reloads the later one's files count.
 	changes chan struct{}
-	// Why what runs is not on disk, as people were told; for the keeper's goroutine.
-	toldNotKept string
 }
 
 // Open the history; nothing is loaded yet.
@@ -262,14 +260,9 @@ func (c *Configs) Trusted(parsed *config.Config) {
 	}
 	c.setRunning(running)
 	c.history.Add(running.recorded())
-	lastGood, told := c.settings.Store.SetLastGood(running.sources), false
-	c.settings.Keeper.Keep(inUseName, func() error { return errors.Join(lastGood(), c.history.Flush()) }, func(err error) {
-		if !told {
-			c.tellRunning(former, running)
-			told = true
-		}
-		c.tellKept(err)
-	})
+	c.tellRunning(former, running)
+	lastGood := c.settings.Store.SetLastGood(running.sources)
+	c.settings.Keeper.Keep(inUseName, func() error { return errors.Join(lastGood(), c.history.Flush()) }, c.tellKept)
 }
 
 // What runs, for the keeper.
@@ -278,24 +271,21 @@ const inUseName = "the config in use"
 // NotKept says why what runs is not on disk; empty: it is.
 func (c *Configs) NotKept() string { return c.settings.Keeper.Problem(inUseName) }
 
-// tellKept, or why what runs is not on disk, if that is another result than before.
-func (c *Configs) tellKept(err error) {
+// tellKept tells whether what runs is on disk.
+func (c *Configs) tellKept(err error, isNew bool) {
 	kept := events.Event{Object: events.Object{Kind: "config", Name: "config"}}
-	former := c.toldNotKept
-	c.toldNotKept = ""
 	switch {
+	case !isNew:
+		return
 	case err != nil:
-		c.toldNotKept = err.Error()
 		kept.To, kept.Cause = "not kept", "it is in use, but not on disk for a restart: "+err.Error()
 	default:
 		kept.From, kept.To, kept.Cause = "not kept", "kept", "it is on disk for a restart"
 	}
-	if c.toldNotKept != former {
-		c.host.Tell(kept)
-	}
+	c.host.Tell(kept)
 }
 
-// tellRunning, behind what gives it a number.
+// tellRunning, once it has a number.
 func (c *Configs) tellRunning(former, running *Config) {
 	e := inUse(running.origin)
 	e.From, e.To = c.nameOf(former), c.nameOf(running)

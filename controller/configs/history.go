@@ -81,7 +81,7 @@ type History struct {
 	mu sync.Mutex
 	// Without their files, in order of number.
 	records []Record
-	// The highest number given, also of a record that cannot be read.
+	// The highest number given, also of a record that waits or cannot be read.
 	last uint64
 	// Not yet on disk, the oldest first; the first is being written during a Flush.
 	waiting []Record
@@ -207,6 +207,8 @@ func (h *History) Add(r Record) {
 		h.needless = append(h.needless, r)
 		return
 	}
+	h.last++
+	r.number = h.last
 	h.waiting = append(h.waiting, r)
 	for len(h.waiting) > recordsMax || bytesOf(h.waiting) > historyBytesMax && len(h.waiting) > recordsMin {
 		const oldest = 1 // behind the one that may be being written
@@ -226,11 +228,11 @@ func bytesOf(records []Record) (bytes int) {
 func (h *History) Flush() error {
 	h.discardNeedless()
 	for {
-		oldest, number := h.oldestWaiting()
+		oldest := h.oldestWaiting()
 		if oldest == nil {
 			return nil
 		}
-		err := h.commit(oldest, number)
+		err := h.commit(oldest)
 		h.committed(*oldest, err)
 		if err != nil {
 			return err
@@ -249,20 +251,20 @@ func (h *History) discardNeedless() {
 	}
 }
 
-// oldestWaiting and the number that it gets; nil: nothing waits.
-func (h *History) oldestWaiting() (*Record, uint64) {
+// oldestWaiting; nil: nothing waits.
+func (h *History) oldestWaiting() *Record {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.waiting) == 0 {
 		h.problem = nil
-		return nil, 0
+		return nil
 	}
 	oldest := h.waiting[0]
-	return &oldest, h.last + 1
+	return &oldest
 }
 
 // commit a record to disk.
-func (h *History) commit(r *Record, number uint64) error {
+func (h *History) commit(r *Record) error {
 	if r.written == "" {
 		prepared, err := h.Prepare(*r)
 		if err != nil {
@@ -270,12 +272,12 @@ func (h *History) commit(r *Record, number uint64) error {
 		}
 		*r = prepared
 	}
-	if err := errors.Join(os.Rename(r.written, h.path(number)), syncDir(h.dir)); err != nil {
+	if err := errors.Join(os.Rename(r.written, h.path(r.number)), syncDir(h.dir)); err != nil {
 		h.Discard(*r)
 		r.written = ""
 		return fmt.Errorf("record the config: %w", err)
 	}
-	r.number, r.written, r.Files = number, "", nil
+	r.written, r.Files = "", nil
 	return nil
 }
 
@@ -288,7 +290,6 @@ func (h *History) committed(r Record, err error) {
 		h.waiting[0] = r
 		return
 	}
-	h.last = r.number
 	h.records = append(h.records, r)
 	h.waiting = h.waiting[1:]
 }
@@ -384,11 +385,11 @@ func (h *History) Get(number uint64) (*controllerv1.GetConfigResponse, error) {
 	return response, nil
 }
 
-// NumberOf the latest record of a digest; 0: there is none.
+// NumberOf the latest record of a digest, on disk or on its way; 0: there is none.
 func (h *History) NumberOf(digest string) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, r := range slices.Backward(h.records) {
+	for _, r := range slices.Backward(slices.Concat(h.records, h.waiting)) {
 		if r.Digest == digest {
 			return r.number
 		}

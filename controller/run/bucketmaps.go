@@ -37,20 +37,14 @@ func (c *Controller) keepWithdrawn(want brain.Desired) {
 		return
 	}
 	c.withdrawn = want.Withdrawn
-	c.keeper.Keep("whether moves wait for this machine", c.store.SetWithdrawn(store.Withdrawn{Withdrawn: want.Withdrawn}), func(err error) {
-		if err != nil {
-			c.log.Error("whether moves wait for this machine is not kept, which is tried again: leave the controller running until etcd answers and the machine is not drained", "error", err)
-		}
-	})
+	c.keeper.Keep("whether moves wait for this machine", c.store.SetWithdrawn(store.Withdrawn{Withdrawn: want.Withdrawn}), c.tellNotKept(
+		"whether moves wait for this machine is not kept, which is tried again: leave the controller running until etcd answers and the machine is not drained"))
 }
 
 // keepBucketMaps of these services. Moves do not wait for it.
 func (c *Controller) keepBucketMaps(want brain.Desired) {
 	for _, service := range want.MapsChanged {
-		c.keeper.Keep("the bucket map of "+service, c.store.SetBucketMap(service, want.Maps[service]), func(err error) {
-			if err != nil {
-				c.log.Error("a bucket map is not kept, which is tried again: after a restart its open moves close by their age", "service", service, "error", err)
-			}
-		})
+		c.keeper.Keep("the bucket map of "+service, c.store.SetBucketMap(service, want.Maps[service]), c.tellNotKept(
+			"a bucket map is not kept, which is tried again: after a restart its open moves close by their age", "service", service))
 	}
 }

@@ -153,11 +153,16 @@ const drainsName = "drains by command"
 func (c *Controller) keepDrains() {
 	own := c.ownDrains()
 	drains := store.Drains{Machine: own.Machine, Services: own.Services, Backends: own.Backends, Fleet: c.fleetDrains, Changes: c.drainChanges}
-	c.keeper.Keep(drainsName, c.store.SetDrains(drains), func(err error) {
-		if err != nil {
-			c.log.Error("drains by command are not kept, which is tried again: a restart would forget them", "error", err)
+	c.keeper.Keep(drainsName, c.store.SetDrains(drains), c.tellNotKept("drains by command are not kept, which is tried again: a restart would forget them"))
+}
+
+// tellNotKept logs why something is not on disk, once for each reason.
+func (c *Controller) tellNotKept(message string, args ...any) store.Tell {
+	return func(err error, isNew bool) {
+		if err != nil && isNew {
+			c.log.Error(message, append(args, "error", err)...)
 		}
-	})
+	}
 }
 
 // ownDrains are those of this machine alone.

@@ -20,9 +20,6 @@ func (c *Controller) keepMembers(want brain.Desired) {
 	if !want.MembersChanged {
 		return
 	}
-	c.keeper.Keep("the members of pools", c.store.SetMembers(want.Members), func(err error) {
-		if err != nil {
-			c.log.Error("the members of pools are not kept, which is tried again: a restart has those kept before until their source answers", "error", err)
-		}
-	})
+	c.keeper.Keep("the members of pools", c.store.SetMembers(want.Members), c.tellNotKept(
+		"the members of pools are not kept, which is tried again: a restart has those kept before until their source answers"))
 }

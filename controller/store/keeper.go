@@ -40,8 +40,9 @@ type Keeper struct {
 type kept struct {
 	name  string
 	write Write
-	// Those who hear what becomes of it, also of values whose place it took.
-	tell  []func(error)
+	tell  Tell
+	// Of those who wait for the next try of it, or of a value that takes its place.
+	await []chan<- error
 	since time.Time
 	// Of the last try, of this value or one before; nil: there was none.
 	problem error
@@ -55,17 +56,19 @@ func NewKeeper() *Keeper {
 	return k
 }
 
-// Keep a value in place of the former one of this name. tell is called, in the keeper's
-// goroutine, with the result of the first try, and when a later one has another.
-func (k *Keeper) Keep(name string, write Write, tell func(error)) {
-	next := &kept{name: name, write: write, since: time.Now()}
+// Tell what a try of a value had as result: of the first one, and of later ones if they have
+// another. isNew: it is another than the latest of this name. In the keeper's goroutine.
+type Tell func(err error, isNew bool)
+
+// Keep a value in place of the former one of this name.
+func (k *Keeper) Keep(name string, write Write, tell Tell) {
+	next := &kept{name: name, write: write, tell: tell, since: time.Now()}
 	k.mu.Lock()
 	if i := slices.IndexFunc(k.waiting, next.isOf); i >= 0 {
 		former := k.waiting[i]
-		next.tell, next.since, next.problem = former.tell, former.since, former.problem
+		next.await, next.since, next.problem = former.await, former.since, former.problem
 		k.waiting = slices.Delete(k.waiting, i, i+1)
 	}
-	next.tell = append(next.tell, tell)
 	k.waiting = append(k.waiting, next)
 	k.mu.Unlock()
 	k.awake()
@@ -94,12 +97,7 @@ func (k *Keeper) Await(ctx context.Context, name string) error {
 		defer k.mu.Unlock()
 		return w.problem
 	}
-	w.tell = append(w.tell, func(err error) {
-		select {
-		case result <- err:
-		default: // it was told already
-		}
-	})
+	w.await = append(w.await, result)
 	k.mu.Unlock()
 	select {
 	case err := <-result:
@@ -197,21 +195,23 @@ func (k *Keeper) next() (next *kept, pause time.Duration, ends bool) {
 	return nil, pause, k.closed
 }
 
-// try to write it, and tell of it if the result is another one than before.
+// try to write it, and tell of it.
 func (k *Keeper) try(w *kept) {
 	err := w.write()
+	isFirst, isNew := w.due.IsZero(), (err == nil) != (w.problem == nil) || err != nil && err.Error() != w.problem.Error()
 	k.mu.Lock()
-	tell := w.tell
-	if err != nil && !w.due.IsZero() && w.problem.Error() == err.Error() {
-		tell = nil
-	}
-	k.writing = nil
-	if err != nil && !slices.ContainsFunc(k.waiting, w.isOf) {
-		w.problem, w.due = err, time.Now().Add(keepRetry)
+	await := w.await
+	w.await, w.problem, w.due, k.writing = nil, err, time.Now().Add(keepRetry), nil
+	if newer := k.latest(w.name); newer != nil {
+		newer.problem = err
+	} else if err != nil {
 		k.waiting = append(k.waiting, w)
 	}
 	k.mu.Unlock()
-	for _, f := range tell {
-		f(err)
+	for _, result := range await {
+		result <- err
+	}
+	if isFirst || isNew {
+		w.tell(err, isNew)
 	}
 }
