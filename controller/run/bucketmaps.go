@@ -2,11 +2,13 @@ package run
 
 // Stores the bucket maps of stateless services in the state directory, one file each, in
 // bucket-maps/. A map is written before the plan with it is pushed, so the file is never
-// older than what the forwarder runs. Before etcd is told that the other load balancers
+// older than what the forwarder runs, unless the disk hangs. Before etcd is told that the other load balancers
 // need not wait for this one, this is stored, too: from then on the maps here may be older
 // than theirs by any number of steps, also after a restart while etcd is unreachable.
 
 import (
+	"time"
+
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/store"
 )
@@ -31,6 +33,20 @@ func (c *Controller) restoreWithdrawn() {
 	c.withdrawn = kept.Withdrawn
 }
 
+// How long what connections depend on waits for the disk. One that hangs has this once.
+const settleMax = 500 * time.Millisecond
+
+// keepAgreed keeps what a next controller must know of what this one told the forwarder and other
+// machines: before it is told, unless the disk hangs.
+func (c *Controller) keepAgreed(want brain.Desired) {
+	if want.Withdrawn == c.withdrawn && len(want.MapsChanged) == 0 {
+		return
+	}
+	c.keepBucketMaps(want)
+	c.keepWithdrawn(want)
+	c.keeper.Settle(settleMax)
+}
+
 // keepWithdrawn before etcd has it.
 func (c *Controller) keepWithdrawn(want brain.Desired) {
 	if want.Withdrawn == c.withdrawn {
@@ -41,7 +57,6 @@ func (c *Controller) keepWithdrawn(want brain.Desired) {
 		"whether moves wait for this machine is not kept, which is tried again: leave the controller running until etcd answers and the machine is not drained"))
 }
 
-// keepBucketMaps of these services. Moves do not wait for it.
 func (c *Controller) keepBucketMaps(want brain.Desired) {
 	for _, service := range want.MapsChanged {
 		c.keeper.Keep("the bucket map of "+service, c.store.SetBucketMap(service, want.Maps[service]), c.tellNotKept(

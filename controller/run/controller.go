@@ -350,9 +350,8 @@ func (c *Controller) decide(event brain.Event) {
 	}
 	c.agents.SetCountInterval(c.brain.CountInterval())
 	c.prober.SetProbing(want.Probing)
-	c.keepBucketMaps(want)
 	c.keepMembers(want)
-	c.keepWithdrawn(want)
+	c.keepAgreed(want)
 	if etcd := c.configs.Etcd(); etcd != nil {
 		etcd.Maps.Set(want.Agreement)
 	}

@@ -4,7 +4,8 @@ package store
 // full or hang, and no decision waits for it.
 //
 // Each thing that is kept has a name. Of one that changes again before it is written, only the
-// latest value is. What fails is tried again until it succeeds or a newer value takes its place.
+// latest value is, in the former one's turn. What fails is tried again until it succeeds or a newer
+// value takes its place.
 
 import (
 	"cmp"
@@ -33,6 +34,7 @@ type Keeper struct {
 	// In the order in which they came.
 	waiting []*kept
 	writing *kept // nil: nothing is
+	began   time.Time
 	closed  bool
 }
 
@@ -67,11 +69,36 @@ func (k *Keeper) Keep(name string, write Write, tell Tell) {
 	if i := slices.IndexFunc(k.waiting, next.isOf); i >= 0 {
 		former := k.waiting[i]
 		next.await, next.since, next.problem = former.await, former.since, former.problem
-		k.waiting = slices.Delete(k.waiting, i, i+1)
+		k.waiting[i] = next
+	} else {
+		k.waiting = append(k.waiting, next)
 	}
-	k.waiting = append(k.waiting, next)
 	k.mu.Unlock()
 	k.awake()
+}
+
+// Settle waits until all that is to be kept now has been tried, but at most for so long, and not
+// at all while the disk has not answered for longer than that.
+func (k *Keeper) Settle(most time.Duration) {
+	tried := make(chan error, 1)
+	k.mu.Lock()
+	last := k.writing
+	isHanging := last != nil && time.Since(k.began) >= most
+	for _, w := range k.waiting {
+		if w.due.IsZero() {
+			last = w
+		}
+	}
+	if last == nil || isHanging {
+		k.mu.Unlock()
+		return
+	}
+	last.await = append(last.await, tried)
+	k.mu.Unlock()
+	select {
+	case <-tried:
+	case <-time.After(most):
+	}
 }
 
 func (w *kept) isOf(other *kept) bool { return other.name == w.name }
@@ -187,7 +214,7 @@ func (k *Keeper) next() (next *kept, pause time.Duration, ends bool) {
 		wait := time.Until(w.due)
 		if wait <= 0 {
 			k.waiting = slices.Delete(k.waiting, i, i+1)
-			k.writing = w
+			k.writing, k.began = w, time.Now()
 			return w, 0, false
 		}
 		pause = min(pause, wait)

@@ -68,6 +68,39 @@ func TestTheLatestValueIsKeptWhileTheDiskHangs(t *testing.T) {
 	})
 }
 
+func TestToSettleTakesAsLongAsTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := NewKeeper()
+		const most = time.Second
+		settles := func(want time.Duration) {
+			t.Helper()
+			begun := time.Now()
+			k.Settle(most)
+			if took := time.Since(begun); took != want {
+				t.Errorf("it took %v in place of %v", took, want)
+			}
+		}
+		ignore := func(error, bool) {}
+		after := func(d time.Duration, err error) Write { return func() error { time.Sleep(d); return err } }
+		settles(0)
+		k.Keep("a", after(100*time.Millisecond, nil), ignore)
+		synctest.Wait() // it is being written
+		settles(100 * time.Millisecond)
+		k.Keep("a", after(100*time.Millisecond, nil), ignore)
+		k.Keep("b", after(100*time.Millisecond, errors.New("disk full")), ignore)
+		settles(200 * time.Millisecond)
+		settles(0) // b is tried again later
+		k.Keep("a", after(3*time.Second, nil), ignore)
+		settles(most)
+		settles(0) // the disk hangs
+		k.Keep("c", after(0, nil), ignore)
+		settles(0)
+		if err := errors.Join(k.Await(t.Context(), "c"), k.Close()); err == nil || !strings.Contains(err.Error(), "b is not on disk") {
+			t.Error(err)
+		}
+	})
+}
+
 func TestWhatCannotBeKeptIsTriedAgainAndToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := NewKeeper()
