@@ -235,10 +235,10 @@ func (k *Keeper) try(w *kept) {
 		k.waiting = append(k.waiting, w)
 	}
 	k.mu.Unlock()
-	for _, result := range await {
-		result <- err
-	}
 	if isFirst || isNew {
 		w.tell(err, isNew)
+	}
+	for _, result := range await {
+		result <- err
 	}
 }
