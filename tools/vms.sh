@@ -419,7 +419,7 @@ judge() {
     done
     # Of a test that the time was too short for, the log says how far it came.
     [[ -e $2/ended ]] || { tail -n 30 "$2/console" "$2"/*.log >&2 || true; rows+="    it did not end"$'\n'; return 1; }
-    grep -q 'passed$' "$2/rows" || { rows+="    nothing was tried"$'\n'; return 1; }
+    grep -q 'passed$\|FAILED$' "$2/rows" || { rows+="    nothing was tried"$'\n'; return 1; }
     ! grep -q 'FAILED$' "$2/rows"
 }
 
