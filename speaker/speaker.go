@@ -152,7 +152,6 @@ func Run(ctx context.Context, options Options) error {
 	}
 	defer stopMetrics()
 	tasks.Go(func() { p.applier.run(work) })
-	tasks.Go(func() { p.keeper.run(work) })
 	tasks.Go(func() { health.Watch(work, options.RunDir, p.heardOfHealth) })
 	tasks.Go(func() { servers.serve(sockets.listener) }) // ends with sockets.close
 	defer servers.stop()
@@ -363,7 +362,7 @@ func (p *process) logChanges(now time.Time, withheld string, absent time.Time) {
 
 // end withdraws everything and ends the sessions.
 func (p *process) end() error {
-	if err := errors.Join(p.applier.stop(), p.keeper.stop()); err != nil {
+	if err := errors.Join(p.applier.stop(), p.keeper.Close()); err != nil {
 		return fmt.Errorf("stop the speaker: %w", err)
 	}
 	p.log.Info("speaker stopped: everything is withdrawn")

@@ -23,6 +23,7 @@ import (
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/events"
 	"github.com/guideway/guideway/controller/notify"
+	"github.com/guideway/guideway/controller/statedir"
 	"github.com/guideway/guideway/controller/store"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	fleetv1 "github.com/guideway/guideway/proto/guideway/fleet/v1"
@@ -37,7 +38,7 @@ type Settings struct {
 	// Reload when one of them changes.
 	Watch  bool
 	Store  store.Store
-	Keeper *store.Keeper
+	Keeper *statedir.Keeper
 	Host   Host
 	Audit  *api.Audit
 	Notify notify.Notifier

@@ -9,7 +9,7 @@ package configs
 //	          client's, the forwarder would take its plan, and so would every live machine
 //	loaded    the brain makes plans of it
 //	running   the forwarder has accepted such a plan; it is in the history
-//	kept      on disk, for a start that can have no other (store.Keeper)
+//	kept      on disk, for a start that can have no other (statedir.Keeper)
 //
 // A config that is refused goes no further, and the previous one stays at its stage: if the
 // forwarder refuses a config, the brain returns to the running one until another is loaded.

@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"github.com/guideway/guideway/controller/brain"
+	"github.com/guideway/guideway/controller/statedir"
 	"github.com/guideway/guideway/controller/store"
 )
 
-func newKeeper(t *testing.T) *store.Keeper {
-	k := store.NewKeeper()
+func newKeeper(t *testing.T) *statedir.Keeper {
+	k := statedir.NewKeeper(0)
 	t.Cleanup(func() { _ = k.Close() }) // else its goroutine stays
 	return k
 }

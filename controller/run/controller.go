@@ -40,6 +40,7 @@ import (
 	"github.com/guideway/guideway/controller/sinks/peers"
 	"github.com/guideway/guideway/controller/sinks/prober"
 	"github.com/guideway/guideway/controller/sinks/routes"
+	"github.com/guideway/guideway/controller/statedir"
 	"github.com/guideway/guideway/controller/store"
 	agentv1 "github.com/guideway/guideway/proto/guideway/agent/v1"
 	"github.com/guideway/guideway/speaker/health"
@@ -69,7 +70,7 @@ type Controller struct {
 	log     *slog.Logger
 	notify  notify.Notifier
 	store   store.Store
-	keeper  *store.Keeper
+	keeper  *statedir.Keeper
 
 	brain     *brain.State
 	prober    *prober.Prober
@@ -201,7 +202,7 @@ func start(options Options) (c *Controller, err error) {
 		log:        options.Log,
 		notify:     notify.New(),
 		store:      store.Store{Dir: options.StateDir},
-		keeper:     store.NewKeeper(),
+		keeper:     statedir.NewKeeper(0),
 		brain:      brain.New(time.Now()),
 		prober:     prober.New(),
 		events:     make(chan brain.Event, 1024),

@@ -14,6 +14,7 @@ import (
 	"github.com/guideway/guideway/controller/api"
 	"github.com/guideway/guideway/controller/brain"
 	"github.com/guideway/guideway/controller/sinks/fleet"
+	"github.com/guideway/guideway/controller/statedir"
 	"github.com/guideway/guideway/controller/store"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
@@ -157,7 +158,7 @@ func (c *Controller) keepDrains() {
 }
 
 // tellNotKept logs why something is not on disk, once for each reason.
-func (c *Controller) tellNotKept(message string, args ...any) store.Tell {
+func (c *Controller) tellNotKept(message string, args ...any) statedir.Tell {
 	return func(err error, isNew bool) {
 		if err != nil && isNew {
 			c.log.Error(message, append(args, "error", err)...)

@@ -1,8 +1,9 @@
-package store
+package statedir
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -27,9 +28,9 @@ func (t *told) hear(err error, isNew bool) {
 
 func TestTheLatestValueIsKeptWhileTheDiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := NewKeeper()
+		k := NewKeeper(0)
 		var order []string
-		write := func(value string) Write { return func() error { order = append(order, value); return nil } }
+		write := func(value string) func() error { return func() error { order = append(order, value); return nil } }
 		answers := make(chan struct{})
 		var heard told
 		k.Keep("a", func() error { <-answers; return write("a1")() }, heard.hear)
@@ -73,7 +74,7 @@ func TestTheLatestValueIsKeptWhileTheDiskHangs(t *testing.T) {
 
 func TestToSettleTakesAsLongAsTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := NewKeeper()
+		k := NewKeeper(0)
 		const most = time.Second
 		settles := func(want time.Duration) {
 			t.Helper()
@@ -84,7 +85,7 @@ func TestToSettleTakesAsLongAsTheDisk(t *testing.T) {
 			}
 		}
 		ignore := func(error, bool) {}
-		after := func(d time.Duration, err error) Write { return func() error { time.Sleep(d); return err } }
+		after := func(d time.Duration, err error) func() error { return func() error { time.Sleep(d); return err } }
 		settles(0)
 		k.Keep("a", after(100*time.Millisecond, nil), ignore)
 		synctest.Wait() // it is being written
@@ -106,7 +107,7 @@ func TestToSettleTakesAsLongAsTheDisk(t *testing.T) {
 
 func TestWhatCannotBeKeptIsTriedAgainAndToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := NewKeeper()
+		k := NewKeeper(0)
 		var tries atomic.Int32
 		problem := errors.New("disk full")
 		var hasRoom atomic.Bool
@@ -147,7 +148,7 @@ func TestWhatCannotBeKeptIsTriedAgainAndToldOnce(t *testing.T) {
 
 func TestAnEndTriesOnceMoreAndNamesWhatIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := NewKeeper()
+		k := NewKeeper(0)
 		full := true
 		k.Keep("a", func() error {
 			if full {
@@ -161,7 +162,7 @@ func TestAnEndTriesOnceMoreAndNamesWhatIsNotKept(t *testing.T) {
 			t.Error(err)
 		}
 
-		k = NewKeeper()
+		k = NewKeeper(0)
 		answers := make(chan struct{})
 		k.Keep("a", func() error { <-answers; return nil }, func(error, bool) {})
 		k.Keep("b", func() error { return errors.New("disk full") }, func(error, bool) {})
@@ -170,5 +171,33 @@ func TestAnEndTriesOnceMoreAndNamesWhatIsNotKept(t *testing.T) {
 			t.Error(err)
 		}
 		close(answers)
+	})
+}
+
+func TestAPauseKeepsOnlyWhatIsLatestAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pause = time.Second
+		begun := time.Now()
+		k := NewKeeper(pause)
+		var order []string
+		keep := func(value string) {
+			k.Keep("a", func() error {
+				order = append(order, fmt.Sprint(value, " after ", time.Since(begun)))
+				return nil
+			}, func(error, bool) {})
+			synctest.Wait()
+		}
+		for _, value := range []string{"1", "2", "3"} {
+			keep(value)
+		}
+		time.Sleep(pause)
+		synctest.Wait()
+		keep("4")
+		if err := k.Close(); err != nil { // which waits for no pause
+			t.Error(err)
+		}
+		if !slices.Equal(order, []string{"1 after 0s", "3 after 1s", "4 after 1s"}) {
+			t.Errorf("%q", order)
+		}
 	})
 }

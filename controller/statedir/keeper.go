@@ -1,4 +1,4 @@
-package store
+package statedir
 
 // The keeper writes what must survive a restart, in a goroutine of its own: a disk may be slow,
 // full or hang, and no decision waits for it.
@@ -27,21 +27,22 @@ const (
 )
 
 type Keeper struct {
+	pause time.Duration // from the begin of one try to the next
 	wake  chan struct{} // something is due, or it ends
 	ended chan struct{}
 
 	mu sync.Mutex
 	// In the order in which they came.
 	waiting []*kept
-	writing *kept // nil: nothing is
-	began   time.Time
+	writing *kept     // nil: nothing is
+	began   time.Time // the latest try
 	closed  bool
 }
 
 // kept is a value on its way to the disk.
 type kept struct {
 	name  string
-	write Write
+	write func() error
 	tell  Tell
 	// Of those who wait for the next try of it, or of a value that takes its place.
 	await []chan<- error
@@ -52,8 +53,9 @@ type kept struct {
 	due time.Time
 }
 
-func NewKeeper() *Keeper {
-	k := &Keeper{wake: make(chan struct{}, 1), ended: make(chan struct{})}
+// NewKeeper leaves at least this pause between the begins of two tries, but for the last ones.
+func NewKeeper(pause time.Duration) *Keeper {
+	k := &Keeper{pause: pause, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	go k.run()
 	return k
 }
@@ -63,7 +65,7 @@ func NewKeeper() *Keeper {
 type Tell func(err error, isNew bool)
 
 // Keep a value in place of the former one of this name.
-func (k *Keeper) Keep(name string, write Write, tell Tell) {
+func (k *Keeper) Keep(name string, write func() error, tell Tell) {
 	next := &kept{name: name, write: write, tell: tell, since: time.Now()}
 	k.mu.Lock()
 	if i := slices.IndexFunc(k.waiting, next.isOf); i >= 0 {
@@ -210,8 +212,12 @@ func (k *Keeper) next() (next *kept, pause time.Duration, ends bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pause = keepRetry
+	rest := time.Until(k.began.Add(k.pause))
+	if k.closed {
+		rest = 0
+	}
 	for i, w := range k.waiting {
-		wait := time.Until(w.due)
+		wait := max(time.Until(w.due), rest)
 		if wait <= 0 {
 			k.waiting = slices.Delete(k.waiting, i, i+1)
 			k.writing, k.began = w, time.Now()
