@@ -50,6 +50,7 @@ main() {
     [[ ${1-} != --inside ]] || inside_machine "$2"
     [[ ${1-} != --beside-cables ]] || beside_cables "${@:2}"
     [[ $(id -u) == 0 ]] || die "needs root: the machine's disk is this one's root"
+    [[ $CLOCK == @(instructions|host) ]] || die "CLOCK is '$CLOCK': take instructions or host"
     local suites=("$@") suite failed=0
     ((${#suites[@]})) || suites=(bookworm trixie sid)
     need qemu-system-x86_64 qemu-system-x86
@@ -360,21 +361,21 @@ inside_zero_copy() {
     # Of these one is about veth, the other about machines without further interfaces.
     without=(--skip where_native_mode_cannot_be --skip what_cannot_work)
     GUIDEWAY_TEST_CABLES=$(pairs 1 2)
-    try "$1/nic" zero-copy-sockets nic-test --test-threads=1 "${without[@]}"
-    try "$1/nic" zero-copy-chunks nic-test --test-threads=1 --ignored a_device_gets
+    try "$1/nic" zero-copy-sockets nic-test --test-threads=1 --nocapture "${without[@]}"
+    try "$1/nic" zero-copy-chunks nic-test --test-threads=1 --nocapture --ignored a_device_gets
     with=(packets_reach_their_backends_over_af_xdp plans_are_swapped after_kill_9
         links_go_down native_af_xdp_is_handed_over steered_workers_are_handed_over
         where_a_successor_dies virtio_net_with_zero_copy)
-    try "$1/forwarder" zero-copy-forwarder forwarder-test --test-threads=1 --include-ignored "${with[@]}"
+    try "$1/forwarder" zero-copy-forwarder forwarder-test --test-threads=1 --nocapture --include-ignored "${with[@]}"
     GUIDEWAY_TEST_CABLES=$(pairs 1 3)
-    try "$1/nic" zero-copy-beside nic-test --test-threads=1 --ignored beside_an_interface
+    try "$1/nic" zero-copy-beside nic-test --test-threads=1 --nocapture --ignored beside_an_interface
     GUIDEWAY_TEST_CABLES=$(pairs 4)
-    try "$1/nic" spare-queues nic-test --test-threads=1 --ignored queues_that_come
-    try "$1/forwarder" many-queues forwarder-test --test-threads=1 --ignored virtio_net_sends
+    try "$1/nic" spare-queues nic-test --test-threads=1 --nocapture --ignored queues_that_come
+    try "$1/forwarder" many-queues forwarder-test --test-threads=1 --nocapture --ignored virtio_net_sends
     unset GUIDEWAY_TEST_ZERO_COPY
     GUIDEWAY_TEST_CABLES=$(pairs 3)
-    try "$1/nic" no-zero-copy nic-test --test-threads=1 af_xdp_native
-    try "$1/forwarder" no-zero-copy-cache forwarder-test --test-threads=1 a_plan_that_says_nothing
+    try "$1/nic" no-zero-copy nic-test --test-threads=1 --nocapture af_xdp_native
+    try "$1/forwarder" no-zero-copy-cache forwarder-test --test-threads=1 --nocapture a_plan_that_says_nothing
 }
 
 inside_scenarios() {
