@@ -355,27 +355,29 @@ inside_tests() {
 # The tests of sockets and of the forwarder once more, over cables of the machine, one at a time.
 inside_zero_copy() {
     local GUIDEWAY_TEST_CABLES GUIDEWAY_TEST_ZERO_COPY=1 GUIDEWAY_TEST_EMULATOR without with
+    # What they say is wanted of a row that is stopped, too: libtest would print it at the end.
+    local alone=(--test-threads=1 --nocapture)
     export GUIDEWAY_TEST_CABLES GUIDEWAY_TEST_ZERO_COPY GUIDEWAY_TEST_EMULATOR
     modprobe -a virtio_net virtio_console
     GUIDEWAY_TEST_EMULATOR=$(echo /dev/vport*p1)
     # Of these one is about veth, the other about machines without further interfaces.
     without=(--skip where_native_mode_cannot_be --skip what_cannot_work)
     GUIDEWAY_TEST_CABLES=$(pairs 1 2)
-    try "$1/nic" zero-copy-sockets nic-test --test-threads=1 --nocapture "${without[@]}"
-    try "$1/nic" zero-copy-chunks nic-test --test-threads=1 --nocapture --ignored a_device_gets
+    try "$1/nic" zero-copy-sockets nic-test "${alone[@]}" "${without[@]}"
+    try "$1/nic" zero-copy-chunks nic-test "${alone[@]}" --ignored a_device_gets
     with=(packets_reach_their_backends_over_af_xdp plans_are_swapped after_kill_9
         links_go_down native_af_xdp_is_handed_over steered_workers_are_handed_over
         where_a_successor_dies virtio_net_with_zero_copy)
-    try "$1/forwarder" zero-copy-forwarder forwarder-test --test-threads=1 --nocapture --include-ignored "${with[@]}"
+    try "$1/forwarder" zero-copy-forwarder forwarder-test "${alone[@]}" --include-ignored "${with[@]}"
     GUIDEWAY_TEST_CABLES=$(pairs 1 3)
-    try "$1/nic" zero-copy-beside nic-test --test-threads=1 --nocapture --ignored beside_an_interface
+    try "$1/nic" zero-copy-beside nic-test "${alone[@]}" --ignored beside_an_interface
     GUIDEWAY_TEST_CABLES=$(pairs 4)
-    try "$1/nic" spare-queues nic-test --test-threads=1 --nocapture --ignored queues_that_come
-    try "$1/forwarder" many-queues forwarder-test --test-threads=1 --nocapture --ignored virtio_net_sends
+    try "$1/nic" spare-queues nic-test "${alone[@]}" --ignored queues_that_come
+    try "$1/forwarder" many-queues forwarder-test "${alone[@]}" --ignored virtio_net_sends
     unset GUIDEWAY_TEST_ZERO_COPY
     GUIDEWAY_TEST_CABLES=$(pairs 3)
-    try "$1/nic" no-zero-copy nic-test --test-threads=1 --nocapture af_xdp_native
-    try "$1/forwarder" no-zero-copy-cache forwarder-test --test-threads=1 --nocapture a_plan_that_says_nothing
+    try "$1/nic" no-zero-copy nic-test "${alone[@]}" af_xdp_native
+    try "$1/forwarder" no-zero-copy-cache forwarder-test "${alone[@]}" a_plan_that_says_nothing
 }
 
 inside_scenarios() {

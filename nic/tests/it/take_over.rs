@@ -40,9 +40,16 @@ impl Workers {
         Workers { stop, threads }
     }
 
-    fn stop(self) -> Vec<WorkerIo> {
+    fn stop(mut self) -> Vec<WorkerIo> {
         self.stop.store(true, Ordering::Relaxed);
-        self.threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        std::mem::take(&mut self.threads).into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+}
+
+/// As of [`crate::support::Echo`].
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 }
 

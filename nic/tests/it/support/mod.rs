@@ -78,7 +78,7 @@ pub struct Echo {
     stop: Arc<AtomicBool>,
     wakers: Vec<Waker>,
     control: mpsc::Sender<Change>,
-    thread: JoinHandle<Vec<Counted>>,
+    thread: Option<JoinHandle<Vec<Counted>>>, // none: it was stopped
     pub description: String,
 }
 
@@ -135,7 +135,7 @@ impl Echo {
         });
         let (wakers, description) =
             is_ready.recv_timeout(Duration::from_secs(20)).expect("the echo did not start");
-        Echo { stop, wakers, control, thread, description }
+        Echo { stop, wakers, control, thread: Some(thread), description }
     }
 
     /// Changes what is ours while traffic runs: all to the prefixes, and what
@@ -147,10 +147,21 @@ impl Echo {
         is_done.recv().unwrap();
     }
 
-    pub fn stop(self) -> Vec<Counted> {
+    pub fn stop(mut self) -> Vec<Counted> {
+        self.end().expect("it was not stopped").unwrap()
+    }
+
+    fn end(&mut self) -> Option<std::thread::Result<Vec<Counted>>> {
         self.stop.store(true, Ordering::Relaxed);
         self.wakers.iter().for_each(Waker::wake);
-        self.thread.join().unwrap()
+        self.thread.take().map(JoinHandle::join)
+    }
+}
+
+/// A test that fails gives back its interfaces, which in `make vms` the next one waits for.
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.end();
     }
 }
 
