@@ -34,7 +34,7 @@ readonly CLOCK=${CLOCK:-instructions}
 export IPVS_ROUNDS=${IPVS_ROUNDS:-1}
 readonly TEST_SECONDS=900 LAB_SECONDS=$((3600 * IPVS_ROUNDS))
 # By the clock here.
-readonly MACHINE_SECONDS=7200 LAB_MACHINE_SECONDS=$((6 * LAB_SECONDS))
+readonly MACHINE_SECONDS=14400 LAB_MACHINE_SECONDS=$((6 * LAB_SECONDS))
 readonly BOOT_MODULES=(virtio_pci 9pnet_virtio 9p overlay)
 # Of the machine, in a network namespace here that goes with it. The third has no zero-copy, as it
 # lacks VIRTIO_F_ACCESS_PLATFORM; the fourth has more queues than the machine has processors.
