@@ -205,6 +205,29 @@ func TestRoutesFollowTheForwarderAndOutliveTheController(t *testing.T) {
 	m.until("by what is on disk", announces(1))
 }
 
+func TestADiskThatDoesNotTakeTheRoutesDelaysNone(t *testing.T) {
+	m := newMachine(t)
+	stopSpeaker := m.speaker()
+	m.forwarder(wellAt(7))
+	m.until("nothing is known", withholds("no controller has said yet"))
+	if err := os.Remove(m.state); err != nil {
+		t.Fatal(err)
+	}
+	sink, stopController := m.controller()
+	sink.Set(oneRoute(7), false)
+	m.until("announced, and not on disk", func(s *speakerv1.State) bool {
+		return announces(1)(s) && strings.Contains(s.GetNotKept(), m.state)
+	})
+	if err := os.Mkdir(m.state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m.until("on disk", func(s *speakerv1.State) bool { return announces(1)(s) && s.GetNotKept() == "" })
+	stopController()
+	stopSpeaker()
+	m.speaker()
+	m.until("by what is on disk", announces(1))
+}
+
 func TestAMachineThatIsSlowAnnouncesWorseRoutes(t *testing.T) {
 	m := newMachine(t)
 	m.speaker()
