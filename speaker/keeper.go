@@ -62,13 +62,7 @@ func (k *keeper) save(desired *speakerv1.Desired) {
 			return fmt.Errorf("keep %s: %w", desiredFile, err)
 		}
 		return statedir.Write(k.dir, desiredFile, append(data, '\n'))
-	}, k.tell)
-}
-
-func (k *keeper) tell(err error, isNew bool) {
-	if err != nil && isNew {
-		k.log.Error("what is desired could not be kept for a restart, trying again", "error", err)
-	}
+	}, statedir.TellLog(k.log, "what is desired could not be kept for a restart, trying again"))
 }
 
 func (k *keeper) problem() string { return k.Problem(desiredFile) }

@@ -157,13 +157,8 @@ func (c *Controller) keepDrains() {
 	c.keeper.Keep(drainsName, c.store.SetDrains(drains), c.tellNotKept("drains by command are not kept, which is tried again: a restart would forget them"))
 }
 
-// tellNotKept logs why something is not on disk, once for each reason.
 func (c *Controller) tellNotKept(message string, args ...any) statedir.Tell {
-	return func(err error, isNew bool) {
-		if err != nil && isNew {
-			c.log.Error(message, append(args, "error", err)...)
-		}
-	}
+	return statedir.TellLog(c.log, message, args...)
 }
 
 // ownDrains are those of this machine alone.

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -63,6 +64,15 @@ func NewKeeper(pause time.Duration) *Keeper {
 // Tell what a try of a value had as result: of the first one, and of later ones if they have
 // another. isNew: it is another than the latest of this name. In the keeper's goroutine.
 type Tell func(err error, isNew bool)
+
+// TellLog has why something is not on disk in the log, once for each reason.
+func TellLog(log *slog.Logger, message string, args ...any) Tell {
+	return func(err error, isNew bool) {
+		if err != nil && isNew {
+			log.Error(message, append(args, "error", err)...)
+		}
+	}
+}
 
 // Keep a value in place of the former one of this name.
 func (k *Keeper) Keep(name string, write func() error, tell Tell) {
