@@ -370,7 +370,8 @@ func (h *harness) state() *controllerv1.GetStateResponse {
 
 func (h *harness) until(what string, holds func(*controllerv1.GetStateResponse) bool) {
 	h.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	// etcd counts as away after 14 s: what is read from it may take as long.
+	deadline := time.Now().Add(20 * time.Second)
 	for {
 		state := h.state()
 		if holds(state) {

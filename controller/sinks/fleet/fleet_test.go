@@ -250,15 +250,15 @@ func TestPeopleAreToldOnceWhatBecomesOfEtcd(t *testing.T) {
 	}
 	publish(t, s, "first")
 	for range 3 {
-		f.read(t.Context())
+		f.take(t.Context(), see(t, s))
 	}
 	server.Ctl("put", "/guideway/c1/config/2/0", "no zstd")
 	server.Ctl("put", "/guideway/c1/current", `{"generation": 2, "digest": "none", "parts": 1}`)
 	for range 3 {
-		f.read(t.Context())
+		f.take(t.Context(), see(t, s))
 	}
 	f.seen.revision += 1000 // more than the one that is read now
-	f.read(t.Context())
+	f.take(t.Context(), see(t, s))
 	for _, alarms := range [][]string{{"NOSPACE"}, {"NOSPACE"}, {"NOSPACE", "CORRUPT"}, nil} {
 		f.answered(nil, nil, alarms)
 		f.unusable(nil)

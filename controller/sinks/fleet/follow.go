@@ -26,6 +26,8 @@ const (
 	awayAfter = 2*readInterval + requestTimeout
 	// Between a watch that ends and the next reading.
 	watchPause = 200 * time.Millisecond
+	// Between a reading that fails and the next.
+	failurePause = time.Second
 )
 
 // Status of the connection, for people and metrics.
@@ -119,18 +121,19 @@ func (f *Follower) isAway() bool {
 func (f *Follower) Run(ctx context.Context) {
 	defer func() { f.endWatch() }()
 	for ctx.Err() == nil {
-		f.read(ctx)
+		seen, err := f.store.See(ctx)
+		if err != nil {
+			f.failed(err)
+			pause(ctx, failurePause)
+			continue
+		}
+		f.take(ctx, seen)
 		f.wait(ctx)
 	}
 }
 
-// read `current`, and hand it on if it is new.
-func (f *Follower) read(ctx context.Context) {
-	seen, err := f.store.See(ctx)
-	if err != nil {
-		f.failed(err)
-		return
-	}
+// take what was read, and hand on a config that is new.
+func (f *Follower) take(ctx context.Context, seen Seen) {
 	f.startOver(seen)
 	f.seen = seen
 	next := seen.For(f.events.Machine(), f.taken)
