@@ -3,14 +3,15 @@
 #
 #   tools/test.sh [fast | check]
 #
-#   1. build      every Rust test program, and the programs that labs run
+#   1. programs   that labs run
 #   2. labs       whole data centres in namespaces, two at a time (lab/...)
 #   3. Rust       units, properties, golden packets, namespaces
 #   4. Go         units, golden configs; beside 3, because the long ones only wait for timers
 #
+# Beside 2, as labs mostly wait, all other test programs of Rust are built, at the lowest priority.
 # `fast` runs only 3 and 4, without what needs root or the programs. `check` also lints, at the
-# lowest priority beside 1 and 2, as labs mostly wait. Labs and namespaces stand for machines
-# with processors of their own, so they have a higher priority than everything else here.
+# lowest priority beside 1 and 2. Labs and namespaces stand for machines with processors of their
+# own, so they have a higher priority than everything else here.
 #
 # Labs use the programs that `cargo test` builds anyway, so nothing is built twice; GUIDEWAY_BIN
 # says where they are.
@@ -38,7 +39,7 @@ readonly mode=${1-all}
 main() {
     case $mode in
     all | fast | check) ;;
-    lint | labs | rust_tests | go_tests) # by `beside`
+    lint | labs | rust_build | rust_tests | go_tests) # by `beside`
         share "$2"
         $mode
         exit
@@ -56,15 +57,17 @@ main() {
 
     [[ $mode != check ]] || beside lint 19
     if [[ $mode != fast ]]; then
-        stage build build
+        stage programs programs
+        beside rust_build 19 >"$LOGS/build.log" 2>&1
         beside labs -15
         stage labs wait "${running[labs]}"
+        stage "build, the rest" shown rust_build "$LOGS/build.log"
     fi
     [[ $mode != check ]] || stage "lint, the rest" wait "${running[lint]}"
     beside go_tests 0 >"$LOGS/go.log" 2>&1
     beside rust_tests -10
     stage Rust wait "${running[rust_tests]}"
-    stage "Go, the rest" end_go
+    stage "Go, the rest" shown go_tests "$LOGS/go.log"
     check_skips
 }
 
@@ -77,10 +80,11 @@ beside() {
 
 labs() { .cache/bin/gotest -count=1 -p 1 -timeout 40m -parallel 99 ./lab/...; }
 
-end_go() {
+# shown MODE LOG: waits for what runs beside, and prints its log.
+shown() {
     local status=0
-    wait "${running[go_tests]}" || status=$?
-    cat "$LOGS/go.log"
+    wait "${running[$1]}" || status=$?
+    cat "$2"
     return $status
 }
 
@@ -107,13 +111,16 @@ print_failed_lints() {
     done
 }
 
-build() {
+programs() {
     # Its compiler waits for cargo's last programs and fills the gaps before.
     nice -n 19 make build-go BIN="$GUIDEWAY_BIN" TRIM= &
-    cargo test --workspace --no-run
+    # With an example, and all packages, dependencies have the features that tests give them.
+    cargo build --workspace --bin guideway-forwarder --bin guideway-agent --example tunnels_h
     wait $!
     install -D -t "$GUIDEWAY_BIN" "${CARGO_TARGET_DIR:-target}"/debug/guideway-{forwarder,agent}
 }
+
+rust_build() { cargo test --workspace --no-run; }
 
 # Only root can load eBPF programs, and install the compilers that are missing.
 rust_tests() {
