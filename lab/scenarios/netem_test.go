@@ -151,7 +151,7 @@ func (n *netemRun) impair(t *testing.T, netem topology.Netem) {
 // netemRow of the table: an event on impaired links, and what it did to both sides.
 type netemRow struct {
 	impairment, event string
-	multipath         bool
+	linkDown          bool // by the event: that is so of all with Multipath TCP
 	sides             [2]netemOutcome
 }
 
@@ -194,7 +194,7 @@ const (
 func (n *netemRun) transfers(t *testing.T, impairment string, netem topology.Netem, event string, multipath bool, during func()) {
 	t.Helper()
 	n.impair(t, netem)
-	row := netemRow{impairment: impairment, event: event, multipath: multipath}
+	row := netemRow{impairment: impairment, event: event, linkDown: multipath}
 	happened := make(chan struct{})
 	var all sync.WaitGroup
 	var mutex sync.Mutex
@@ -355,7 +355,7 @@ func (n *netemRun) judge(t *testing.T, row netemRow) {
 		t.Errorf("%s: %s: %d lost, and %d of the direct ones:\n%s\ndirectly:\n%s", row.impairment, row.event, ours.lost, direct.lost,
 			strings.Join(ours.reasons, "\n"), strings.Join(direct.reasons, "\n"))
 	}
-	if ours.median() > 2*direct.median()+netemMore || !row.multipath && ours.worst() > 2*direct.worst()+netemRepeats {
+	if ours.median() > 2*direct.median()+netemMore || !row.linkDown && ours.worst() > 2*direct.worst()+netemRepeats {
 		t.Errorf("%s: %s: slower than directly: %v, %v", row.impairment, row.event, ours, direct)
 	}
 }
