@@ -3,15 +3,14 @@
 #
 #   tools/test.sh [fast | check]
 #
-#   1. programs   that labs run
+#   1. build      every Rust test program, and the programs that labs run
 #   2. labs       whole data centres in namespaces, two at a time (lab/...)
 #   3. Rust       units, properties, golden packets, namespaces
 #   4. Go         units, golden configs; beside 3, because the long ones only wait for timers
 #
-# Beside 2, as labs mostly wait, all other test programs of Rust are built, at the lowest priority.
 # `fast` runs only 3 and 4, without what needs root or the programs. `check` also lints, at the
-# lowest priority beside 1 and 2. Labs and namespaces stand for machines with processors of their
-# own, so they have a higher priority than everything else here.
+# lowest priority beside 1 and 2, as labs mostly wait. Labs and namespaces stand for machines
+# with processors of their own, so they have a higher priority than everything else here.
 #
 # Labs use the programs that `cargo test` builds anyway, so nothing is built twice; GUIDEWAY_BIN
 # says where they are.
@@ -39,7 +38,7 @@ readonly mode=${1-all}
 main() {
     case $mode in
     all | fast | check) ;;
-    lint | labs | rust_build | rust_tests | go_tests) # by `beside`
+    lint | labs | rust_tests | go_tests) # by `beside`
         share "$2"
         $mode
         exit
@@ -57,17 +56,15 @@ main() {
 
     [[ $mode != check ]] || beside lint 19
     if [[ $mode != fast ]]; then
-        stage programs programs
-        beside rust_build 19 >"$LOGS/build.log" 2>&1
+        stage build build
         beside labs -15
         stage labs wait "${running[labs]}"
-        stage "build, the rest" shown rust_build "$LOGS/build.log"
     fi
     [[ $mode != check ]] || stage "lint, the rest" wait "${running[lint]}"
     beside go_tests 0 >"$LOGS/go.log" 2>&1
     beside rust_tests -10
     stage Rust wait "${running[rust_tests]}"
-    stage "Go, the rest" shown go_tests "$LOGS/go.log"
+    stage "Go, the rest" end_go
     check_skips
 }
 
@@ -80,11 +77,10 @@ beside() {
 
 labs() { .cache/bin/gotest -count=1 -p 1 -timeout 40m -parallel 99 ./lab/...; }
 
-# shown MODE LOG: waits for what runs beside, and prints its log.
-shown() {
+end_go() {
     local status=0
-    wait "${running[$1]}" || status=$?
-    cat "$2"
+    wait "${running[go_tests]}" || status=$?
+    cat "$LOGS/go.log"
     return $status
 }
 
@@ -111,16 +107,13 @@ print_failed_lints() {
     done
 }
 
-programs() {
+build() {
     # Its compiler waits for cargo's last programs and fills the gaps before.
     nice -n 19 make build-go BIN="$GUIDEWAY_BIN" TRIM= &
-    # With an example, and all packages, dependencies have the features that tests give them.
-    cargo build --workspace --bin guideway-forwarder --bin guideway-agent --example tunnels_h
+    cargo test --workspace --no-run
     wait $!
     install -D -t "$GUIDEWAY_BIN" "${CARGO_TARGET_DIR:-target}"/debug/guideway-{forwarder,agent}
 }
-
-rust_build() { cargo test --workspace --no-run; }
 
 # Only root can load eBPF programs, and install the compilers that are missing.
 rust_tests() {
