@@ -235,7 +235,8 @@ func TestASessionThatEndedComesBackAndLasts(t *testing.T) {
 			r := startRouter(t, "bfd yes; passive yes;")
 			s := newSpeaker(t)
 			want := wanted(route4)
-			want.Neighbors[0].BFD = BFD{Interval: 100 * time.Millisecond, Multiplier: 3}
+			// Above what a process may wait for a processor beside other tests.
+			want.Neighbors[0].BFD = BFD{Interval: 300 * time.Millisecond, Multiplier: 5}
 			set(t, s, want)
 			isUp := func() bool {
 				return s.States()[0].Established() && strings.Contains(r.birdc("show", "bfd", "sessions"), " Up ") &&
