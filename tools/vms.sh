@@ -33,7 +33,7 @@ readonly CLOCK=${CLOCK:-instructions}
 # By its clock a boot takes some 10 s, the tests 10 minutes, with zero-copy 20, a round beside IPVS 10.
 export IPVS_ROUNDS=${IPVS_ROUNDS:-1}
 readonly TEST_SECONDS=900 LAB_SECONDS=$((3600 * IPVS_ROUNDS))
-# By the clock here. Tests begin after two minutes, units' after ten.
+# By the clock here. A machine whose tests have not begun after BOOT_SECONDS does not come up.
 readonly MACHINE_SECONDS=14400 LAB_MACHINE_SECONDS=$((6 * LAB_SECONDS)) BOOT_SECONDS=1800
 readonly BOOT_MODULES=(virtio_pci 9pnet_virtio 9p overlay)
 # Of the machine, in a network namespace here that goes with it. The third has no zero-copy, as it
