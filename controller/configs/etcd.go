@@ -222,7 +222,7 @@ func (e *Etcd) Describe() *controllerv1.Etcd {
 	status := e.follower.Status()
 	return &controllerv1.Etcd{
 		Cluster: e.Settings.Cluster, Endpoints: e.Settings.Endpoints,
-		Config: e.Generation().GetGeneration(), ConfigStored: status.Current.GetGeneration(),
+		Config: e.NumberInUse(), ConfigStored: status.Current.GetGeneration(),
 		Away: status.Away, AnsweredAt: api.Timestamp(status.AnsweredAt), Alarms: status.Alarms, Unusable: status.Unusable, Restored: status.Restored,
 		NotRegistered: e.registrar.Problem(), Canary: status.Canary,
 	}
@@ -237,11 +237,11 @@ func (e *Etcd) list(ctx context.Context) (*controllerv1.GetConfigHistoryResponse
 	if err != nil {
 		return nil, api.Unmetf("%w", err)
 	}
-	running := currentOf(e.InUse().Shared).GetGeneration()
+	inUse := e.NumberInUse()
 	response := &controllerv1.GetConfigHistoryResponse{}
 	for _, r := range records {
 		described := describeRecord(r)
-		described.InUse = r.Generation == running
+		described.InUse = r.Generation == inUse
 		response.Records = append(response.Records, described)
 	}
 	return response, nil

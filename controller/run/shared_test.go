@@ -174,6 +174,22 @@ func TestWhatThisMachineCannotRunIsNotStoredForAll(t *testing.T) {
 	}
 }
 
+// What etcd holds and what runs are told apart where the forwarder refuses it.
+func TestAConfigOfEtcdThatTheForwarderRefusesDoesNotRun(t *testing.T) {
+	f := newFleet(t, 1)
+	f.start()
+	h := f.machines[0]
+	h.peer.refuse.Store(true)
+	f.publish(secondBackend)
+	h.until("it is refused", func(s *controllerv1.GetStateResponse) bool { return s.Config.Stale && s.Forwarder.Refusal != "" })
+	if etcd := h.state().Config.Etcd; etcd.Config != 1 || etcd.ConfigStored != 2 || h.numberInUse() != 1 {
+		t.Errorf("config %d of %d is in use, by the history %d", etcd.Config, etcd.ConfigStored, h.numberInUse())
+	}
+	h.peer.refuse.Store(false)
+	f.publish(secondBackend)
+	h.until("the next one runs", runs(3))
+}
+
 func TestEachMachineIsRegisteredWithWhatItRuns(t *testing.T) {
 	f := newFleet(t, 2)
 	f.start()
