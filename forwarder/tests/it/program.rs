@@ -83,18 +83,18 @@ impl Forwarder {
         self.client = connect(&self.runtime, socket);
     }
 
-    /// A successor with these arguments besides, until it serves and the
-    /// predecessor has ended by itself; what that one counted, as it said last.
-    pub fn take_over(&mut self, arguments: &[&str]) -> GetCountersResponse {
+    /// A successor with these arguments besides, until it serves and the predecessor has ended
+    /// by itself; what that one counted, as it said last, and its metrics.
+    pub fn take_over(&mut self, arguments: &[&str]) -> (GetCountersResponse, String) {
         let mut successor = command(&self.namespace, self.folder.path());
         let successor = successor.arg("--take-over").args(arguments).spawn().unwrap();
         let mut predecessor = std::mem::replace(&mut self.child, successor);
         let start = Instant::now();
-        let mut counters = self.counters();
+        let mut last = (self.counters(), self.metrics());
         let ended = loop {
             match predecessor.try_wait().unwrap() {
                 Some(ended) => break ended,
-                None => counters = self.counters_if_told().unwrap_or(counters),
+                None => last = self.told_by(predecessor.id()).unwrap_or(last),
             }
             if start.elapsed() > Duration::from_secs(60) {
                 predecessor.kill().unwrap();
@@ -103,15 +103,21 @@ impl Forwarder {
         };
         assert!(ended.success(), "the predecessor ended with {ended}");
         self.reconnect();
-        counters
+        last
     }
 
-    /// Of a process that may end meanwhile.
-    fn counters_if_told(&mut self) -> Option<GetCountersResponse> {
+    /// Nothing if the process ends meanwhile: its successor answers then.
+    fn told_by(&mut self, process: u32) -> Option<(GetCountersResponse, String)> {
         std::thread::sleep(Duration::from_millis(5));
-        let request = self.client.get_counters(GetCountersRequest {});
-        let bounded = async { tokio::time::timeout(Duration::from_millis(100), request).await };
-        Some(self.runtime.block_on(bounded).ok()?.ok()?.into_inner())
+        let Forwarder { runtime, client, .. } = self;
+        let told = async {
+            let counters = client.get_counters(GetCountersRequest {}).await.ok()?.into_inner();
+            let metrics = client.get_metrics(GetMetricsRequest { fresh: true }).await.ok()?;
+            let status = client.get_status(GetStatusRequest::default()).await.ok()?.into_inner();
+            (status.pid == process).then(|| (counters, metrics.into_inner().text))
+        };
+        let bounded = async { tokio::time::timeout(Duration::from_millis(300), told).await };
+        runtime.block_on(bounded).ok()?
     }
 
     /// A successor with these arguments that must not succeed: what it said.
