@@ -73,7 +73,7 @@ func addBackup(t *testing.T, running *hosts.Lab) {
 	editConfig(t, running, "lb-1", func(text string) string {
 		text = replaceOnce(t, text, "pools: [echo],", "pools: [echo], backup_pools: [standby],")
 		return replaceOnce(t, text, "- name: echo\n", fmt.Sprintf(
-			"- {name: standby, health_checks: [tcp-echo], backends: [{name: %s, address: %s}]}\n- name: echo\n  slow_start: 24s\n",
+			"- {name: standby, health_checks: [tcp-echo], backends: [{name: %s, address: %s}]}\n- name: echo\n  slow_start: 15s\n",
 			spare.Name, spare.Address(0)))
 	})
 	// What is not used gets no new connections.

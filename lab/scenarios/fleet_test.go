@@ -28,7 +28,7 @@ func TestFleet(t *testing.T) {
 			t.Skipf("a lab needs %s: tools/install-deps.sh lab installs it", name)
 		}
 	}
-	o := optionsAlone(t, "fleet")
+	o := options(t, "fleet")
 	o.BinDir = ownPrograms(t, o) // where the test replaces them
 	running := up(t, o)
 	weights := running.Weights()

@@ -21,8 +21,8 @@ import (
 )
 
 // How labs share a machine. A lab mostly waits, for timers of BGP, health checks and
-// TCP, so two of them take hardly longer than one. A test is alone if it measures time,
-// sends floods, or replaces programs that run.
+// TCP, so two of them take hardly longer than one. A test is alone if it measures time, or
+// sends floods.
 
 // built labs, by name: their run directories.
 var built sync.Map

@@ -58,7 +58,7 @@ func TestMovesByEtcd(t *testing.T) {
 type movesByEtcd struct{ movesLab }
 
 // afterCommand are times by which a move has made any number of its steps.
-var afterCommand = map[bool][]time.Duration{false: {50, 500}, true: {50, 250, 500}}[nightly]
+var afterCommand = map[bool][]time.Duration{false: {250}, true: {50, 250, 500}}[nightly]
 
 func but(all []string, backend string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(b string) bool { return b == backend })
@@ -145,7 +145,7 @@ func (m *movesByEtcd) etcdAway(all ...string) {
 		m.drain(backend)
 		time.Sleep(delay * time.Millisecond)
 		m.must(m.KillEtcd())
-		time.Sleep([]time.Duration{500 * time.Millisecond, 6 * time.Second}[at%2])
+		time.Sleep([]time.Duration{6 * time.Second, 500 * time.Millisecond}[at%2])
 		goOn(m.t, m.idle[:4])
 		m.must(m.StartEtcd())
 		m.waitOwners(but(all, backend)...)
