@@ -112,7 +112,7 @@ upgrade: deps-build deps-lab build ## Each process beside those of an earlier co
 # As many rounds as TIMES, or as go into MINUTES, or both.
 .PHONY: soak
 soak: deps-build deps-lab build ## Repeat the tests in namespaces and list what failed at times (root) [TIMES=20 MINUTES= ONLY=regexp LOAD=busy-loops]
-	CACHE_TEST_PACKETS=20000000 CACHE_TEST_SEED=$$RANDOM cargo test -p sim --test it kernel_and_worker -- --nocapture
+	CACHE_TEST_PACKETS=20000000 CACHE_TEST_SEED=$$RANDOM AGREEMENT_TEST_PACKETS=4000000 cargo test -p sim --test it -- --nocapture kernel_and_worker all_who_decide
 	go run ./tools/soak $(if $(TIMES),-times $(TIMES)) $(if $(MINUTES),-minutes $(MINUTES)) -only '$(ONLY)' -load $(or $(LOAD),0)
 
 # FRESH_HOST_RUST=1 where the network has no Rust, FRESH_DIR for 10 GB elsewhere.

@@ -281,7 +281,7 @@ fn run(seed: u64, packets: u64, compared: &mut Compared) {
 #[test]
 fn all_who_decide_agree() {
     let packets = std::env::var("AGREEMENT_TEST_PACKETS");
-    let packets: u64 = packets.map_or(1_000_000, |text| text.parse().expect("a number"));
+    let packets: u64 = packets.map_or(500_000, |text| text.parse().expect("a number"));
     let mut compared = Compared::default();
     for seed in 0..PLANS {
         println!("seed {seed}"); // shown if it fails

@@ -790,7 +790,7 @@ fn a_flood_displaces_no_entry() {
 #[test]
 fn kernel_and_worker_together_are_the_specification() {
     let setting = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let packets = setting("CACHE_TEST_PACKETS").unwrap_or(2_000_000);
+    let packets = setting("CACHE_TEST_PACKETS").unwrap_or(1_000_000);
     let seed = setting("CACHE_TEST_SEED").unwrap_or(1);
     let mut random = Random(seed);
     let mut sent_by_kernel = 0;
