@@ -139,6 +139,8 @@ pub enum Pause {
     Capture = 1,
     /// It is not to be used.
     Off = 2,
+    /// Its filters are not in their places yet: a predecessor's are, which know none of its flows.
+    TakeOver = 4,
 }
 
 /// Has the kernel send nothing by the entries of the region that this line is beside, or

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
+use datapath::kernel_cache::Pause;
 use datapath::{FlowHash, Secret, View};
 use nic::driver::Held;
 use nic::kernel_cache::CacheRequest;
@@ -369,6 +370,11 @@ impl Prepared<'_> {
         let Some(ready) = self.ready.take() else { return Ok(Default::default()) };
         let control = self.control;
         let Ready { plan, secret, build, successor, taps, snapshot, view, shared, cache } = ready;
+        // Where there are two filters, what one of ours leaves for the other to send, the
+        // predecessor's would drop.
+        if let Ok(caches) = &cache {
+            caches.pause(Pause::TakeOver, true);
+        }
         let (mut machine, io) = Machine::inherit(&plan, successor.quiesced()?, shared, cache);
         let hash = FlowHash::new(&secret);
         let inherited = Inherited { connections: quiesced.connections, taps };
@@ -377,8 +383,9 @@ impl Prepared<'_> {
         let engine = started.map_err(|error| error.to_string())?;
         let pause = Duration::from_nanos(monotonic_ns().saturating_sub(quiesced.since_ns));
         let emptied = engine.emptied().to_vec();
-        // Packets flow again; both filters do the same.
+        // Packets flow again; both processes' filters do the same.
         machine.switch()?;
+        engine.pause_kernel_cache(Pause::TakeOver, false);
         let running = Forwarding {
             devices: machine.shown(),
             engine: Arc::new(engine),
