@@ -154,11 +154,15 @@ run_machine() {
 
 # emulate SUITE ROOT SECONDS [options]: a machine, until it turns itself off. It ends with this
 # script, also if that is killed. Emulated, MWAIT of an idle processor spins, and Linux 6.1 waits for
-# its second processor for ever if instructions are counted.
+# its second processor for ever if instructions are counted: scenarios, which need no second one, do
+# without, and all else has the host's clock.
 emulate() {
-    local root=$2 out=$folder/$1 clock=()
-    [[ $CLOCK == host || $release == 6.1.* ]] || clock=(-icount shift=1)
-    unshare --net "$PWD/tools/vms.sh" --beside-cables setpriv --pdeathsig TERM timeout "$3" qemu-system-x86_64 -nodefaults -no-reboot -display none -accel tcg "${clock[@]}" -cpu max,-monitor -smp 2 -m 3072 \
+    local root=$2 out=$folder/$1 clock=(-icount shift=1) processors=2
+    case $CLOCK-$release-${SCENARIOS[$1]-} in
+    instructions-6.1.*-?*) processors=1 ;;
+    host-* | *-6.1.*) clock=() ;;
+    esac
+    unshare --net "$PWD/tools/vms.sh" --beside-cables setpriv --pdeathsig TERM timeout "$3" qemu-system-x86_64 -nodefaults -no-reboot -display none -accel tcg "${clock[@]}" -cpu max,-monitor -smp $processors -m 3072 \
         -kernel "$(ls "$root/boot/vmlinuz-$release" "$root/lib/modules/$release/vmlinuz" 2>/dev/null | head -n 1)" \
         -initrd "$out/initrd" -append "console=ttyS0 panic=-1 rdinit=/init guideway=$PWD" -serial "file:$out/console" \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
