@@ -121,8 +121,7 @@ rust_tests() {
         BPF_COMPILERS=$(tools/bpf-compilers.sh)
         export BPF_COMPILERS
     fi
-    # More than processors: tests in namespaces wait for timers most of the time.
-    RUST_TEST_THREADS=${RUST_TEST_THREADS:-4} cargo test --workspace 2>&1 | tee "$LOGS/rust.log"
+    cargo test --workspace 2>&1 | tee "$LOGS/rust.log"
 }
 
 go_tests() {

@@ -259,8 +259,9 @@ func (c *Configs) Trusted(parsed *config.Config) {
 	if running == nil {
 		return // there is none yet
 	}
-	c.setRunning(running)
+	// In this order: what is in use is in the history, whoever asks meanwhile.
 	c.history.Add(running.recorded())
+	c.setRunning(running)
 	c.tellRunning(former, running)
 	lastGood := c.settings.Store.SetLastGood(running.sources)
 	c.settings.Keeper.Keep(inUseName, func() error { return errors.Join(lastGood(), c.history.Flush()) }, c.tellKept)

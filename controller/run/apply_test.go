@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,8 @@ func applied(t *testing.T) *harness {
 	h.peer.serve(t, h.runDir())
 	h.start()
 	h.until("announced", announced)
+	isInUse := func(r *controllerv1.ConfigRecord) bool { return r.InUse }
+	h.until("in the history", func(*controllerv1.GetStateResponse) bool { return slices.ContainsFunc(h.history().Records, isInUse) })
 	return h
 }
 
