@@ -333,8 +333,12 @@ func (h *harness) start() {
 	h.t.Cleanup(func() { cancel(); <-ended })
 }
 
+// How long a request may take, and until something holds. A start waits 4 s for an etcd that
+// is away, a request to it as long, and it counts as away after 14 s.
+const patience = 20 * time.Second
+
 func (h *harness) deadline() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	h.t.Cleanup(cancel)
 	return ctx
 }
@@ -347,14 +351,14 @@ func (h *harness) stop() {
 		if err != nil {
 			h.t.Errorf("the controller ended with %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		h.t.Fatal("the controller does not stop")
 	}
 }
 
 func (h *harness) state() *controllerv1.GetStateResponse {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	state, err := h.client.GetState(ctx, &controllerv1.GetStateRequest{}, grpc.WaitForReady(true))
 	if err != nil {
@@ -370,8 +374,7 @@ func (h *harness) state() *controllerv1.GetStateResponse {
 
 func (h *harness) until(what string, holds func(*controllerv1.GetStateResponse) bool) {
 	h.t.Helper()
-	// etcd counts as away after 14 s: what is read from it may take as long.
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		state := h.state()
 		if holds(state) {
@@ -852,7 +855,7 @@ func TestTheServiceManagerIsTold(t *testing.T) {
 	hear := func(want string) {
 		t.Helper()
 		buffer := make([]byte, 256)
-		manager.SetReadDeadline(time.Now().Add(5 * time.Second))
+		manager.SetReadDeadline(time.Now().Add(patience))
 		n, err := manager.Read(buffer)
 		if err != nil || !strings.HasPrefix(string(buffer[:n]), want) {
 			t.Errorf("heard %q, %v; want %s", buffer[:n], err, want)
