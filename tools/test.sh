@@ -33,6 +33,8 @@ export CGO_ENABLED=0
 # What `make lint` does, quick ones first; those that run cargo last, for they
 # wait for each other.
 readonly LINTS=(format tree vectors deps go generated rust)
+# `make lint` vets; `go test` would again, a minute of a processor.
+readonly GO_TEST=(.cache/bin/gotest -vet=off)
 readonly mode=${1-all}
 
 main() {
@@ -75,7 +77,7 @@ beside() {
     running[$1]=$!
 }
 
-labs() { .cache/bin/gotest -count=1 -p 1 -timeout 40m -parallel 99 ./lab/...; }
+labs() { "${GO_TEST[@]}" -count=1 -p 1 -timeout 40m -parallel 99 ./lab/...; }
 
 end_go() {
     local status=0
@@ -128,7 +130,7 @@ go_tests() {
     local packages
     mapfile -t packages < <(go list ./... | grep -v -E '/lab(/|$)')
     # More than processors: what takes long waits for timers.
-    .cache/bin/gotest -p 4 -timeout 10m "${packages[@]}"
+    "${GO_TEST[@]}" -p 4 -timeout 10m "${packages[@]}"
 }
 
 check_skips() {
