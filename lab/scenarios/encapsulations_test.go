@@ -28,7 +28,7 @@ func TestEncapsulations(t *testing.T) {
 		}
 	}
 	running := up(t, options(t, "encap"))
-	stop := record(t, running)
+	files, stop := record(t, running, "-Q", "out")
 	done := map[string]bool{}
 	for _, encap := range encaps {
 		t.Run(encap, func(t *testing.T) {
@@ -36,7 +36,8 @@ func TestEncapsulations(t *testing.T) {
 			done[encap] = true
 		})
 	}
-	checkDecodes(t, stop(), done)
+	stop()
+	checkDecodes(t, files, done)
 	checkAtRest(t, running)
 }
 
@@ -152,16 +153,17 @@ func checkTunnelled(t *testing.T, onWire map[string]uint64, encap, inner, outer 
 	}
 }
 
-// record what leaves for the backends, until the returned function is called,
-// which gives the captures' files.
-func record(t *testing.T, running *hosts.Lab) (stop func() []string) {
+// record at the router what passes on the way to the backends, until the returned function is
+// called; by tcpdump with these arguments, too. A file for each backend, in their order; with
+// a ring of them these are the beginnings of their names. What passes after it returned is
+// recorded.
+func record(t *testing.T, running *hosts.Lab, args ...string) (files []string, stop func()) {
 	t.Helper()
 	directory := t.TempDir()
-	var files []string
 	var recorders []*exec.Cmd
 	for _, backend := range running.Backends() {
 		file := filepath.Join(directory, backend+".pcap")
-		recorder := exec.Command("ip", "netns", "exec", running.Network.Router, "tcpdump", "-i", backend, "-Q", "out", "-U", "-w", file)
+		recorder := exec.Command("ip", append([]string{"netns", "exec", running.Network.Router, "tcpdump", "-i", backend, "-Z", "root", "-U", "-w", file}, args...)...)
 		if err := recorder.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -169,19 +171,20 @@ func record(t *testing.T, running *hosts.Lab) (stop func() []string) {
 		files, recorders = append(files, file), append(recorders, recorder)
 	}
 	for _, file := range files {
+		// It makes the file once its socket is open.
 		eventually(t, 10*time.Second, "tcpdump listens", func() error {
-			_, err := os.Stat(file)
-			return err
+			if found, _ := filepath.Glob(file + "*"); len(found) > 0 {
+				return nil
+			}
+			return fmt.Errorf("no file %s", file)
 		})
 	}
-	return func() []string {
-		t.Helper()
+	return files, func() {
 		for _, recorder := range recorders {
 			if err := errors.Join(recorder.Process.Signal(os.Interrupt), recorder.Wait()); err != nil {
 				t.Errorf("tcpdump: %v", err)
 			}
 		}
-		return files
 	}
 }
 

@@ -1,7 +1,6 @@
 package scenarios_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,10 +23,10 @@ type resetWatch struct {
 	lab       *hosts.Lab
 	resets    vipResets
 	directory string
-	recorders []*exec.Cmd
-	files     []string
-	// By backend.
+	files     []string // by backend
+	// By backend; and which these were.
 	excused map[string]uint64
+	judged  map[sentReset]bool
 	stop    chan struct{}
 	stopped chan struct{}
 }
@@ -35,6 +34,8 @@ type resetWatch struct {
 const (
 	// Files of the recorder's ring, of a million bytes each: half a minute of a load.
 	resetFileBytes, resetFiles = "16", "4"
+	// How often RSTs are counted, and after how many times one has to be recorded.
+	resetInterval, resetTries = 500 * time.Millisecond, 10
 	// Of a flow, at each backend.
 	resetPacketsMax = 12
 	resetFlowsMax   = 3
@@ -43,54 +44,41 @@ const (
 func watchResets(t *testing.T, running *hosts.Lab) *resetWatch {
 	t.Helper()
 	w := &resetWatch{
-		t: t, lab: running, resets: countVIPResets(t, running), directory: t.TempDir(), excused: map[string]uint64{},
+		t: t, lab: running, directory: t.TempDir(), excused: map[string]uint64{}, judged: map[sentReset]bool{},
 		stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
-	w.record()
-	go w.run()
+	var endRecord func()
+	w.files, endRecord = record(t, running, "-n", "-s", "192", "-B", "8192", "--immediate-mode", "-C", resetFileBytes, "-W", resetFiles)
+	w.resets = countVIPResets(t, running) // of those that are recorded
+	go w.run(endRecord)
 	t.Cleanup(w.end)
 	return w
 }
 
-func (w *resetWatch) record() {
-	w.files, w.recorders = nil, nil
-	for _, backend := range w.lab.Backends() {
-		file := filepath.Join(w.directory, backend+".pcap")
-		recorder := exec.Command("ip", "netns", "exec", w.lab.Network.Router, "tcpdump", "-i", backend, "-n", "-s", "192", "-B", "8192", "--immediate-mode",
-			"-Z", "root", "-C", resetFileBytes, "-W", resetFiles, "-U", "-w", file)
-		if err := recorder.Start(); err != nil {
-			w.t.Logf("RSTs will be counted, and not explained: %v", err)
-			continue
-		}
-		w.files, w.recorders = append(w.files, file), append(w.recorders, recorder)
-	}
-}
-
 // run until an RST was sent that nothing excuses, or the watch ends.
-func (w *resetWatch) run() {
+func (w *resetWatch) run(endRecord func()) {
 	defer close(w.stopped)
-	for {
+	defer endRecord()
+	for tries := 0; tries < resetTries; {
 		isEnd := false
 		select {
 		case <-w.stop:
 			isEnd = true
-		case <-time.After(500 * time.Millisecond):
+		default:
 		}
-		sent := w.sent()
-		if !isEnd && len(sent) == 0 {
-			continue
-		}
-		for _, recorder := range w.recorders {
-			_ = errors.Join(recorder.Process.Signal(os.Interrupt), recorder.Wait())
-		}
-		if len(sent) == 0 || !w.excuse(sent) || isEnd {
+		time.Sleep(resetInterval) // what was sent before is written then
+		switch excused := w.excuse(w.sent()); {
+		case !excused:
+			tries++
+		case isEnd:
 			return
+		default:
+			tries = 0
 		}
-		w.record()
 	}
 }
 
-// sent by backend since the last that was excused.
+// sent by backend since those that were excused.
 func (w *resetWatch) sent() map[string]uint64 {
 	sent := map[string]uint64{}
 	for _, backend := range w.lab.Backends() {
@@ -103,21 +91,18 @@ func (w *resetWatch) sent() map[string]uint64 {
 
 // excuse these RSTs if each of them is recorded, and of a connection that was closed.
 func (w *resetWatch) excuse(sent map[string]uint64) bool {
-	left := uint64(0)
-	for _, n := range sent {
-		left += n
-	}
-	for _, r := range w.recorded() {
-		if !w.isClosed(r) {
+	for i, backend := range w.lab.Backends() {
+		if sent[backend] == 0 {
+			continue
+		}
+		fresh := slices.DeleteFunc(w.recorded(w.files[i]), func(r sentReset) bool { return w.judged[r] })
+		if uint64(len(fresh)) != sent[backend] || slices.ContainsFunc(fresh, w.isOpen) {
 			return false
 		}
-		left--
-	}
-	if left != 0 {
-		return false
-	}
-	for backend, n := range sent {
-		w.excused[backend] += n
+		for _, r := range fresh {
+			w.judged[r] = true
+		}
+		w.excused[backend] += sent[backend]
 	}
 	return true
 }
@@ -141,21 +126,30 @@ func (w *resetWatch) check() {
 		return
 	}
 	var shown []string
-	for _, r := range w.recorded() {
-		if slices.Contains(shown, r.flow) || len(shown) == resetFlowsMax {
-			continue
+	for _, file := range w.files {
+		for _, r := range w.recorded(file) {
+			if !slices.Contains(shown, r.flow) && len(shown) < resetFlowsMax {
+				shown = append(shown, r.flow)
+				w.show(r.flow)
+			}
 		}
-		shown = append(shown, r.flow)
-		for _, file := range w.files {
-			lines := w.read(file, "", r.flow)
-			w.t.Logf("%s, %s: time, from, to, bucket, generation, hop limit, try next, flags, sequence, acknowledged, bytes:\n%s",
-				filepath.Base(file), r.flow, strings.Join(lines[max(0, len(lines)-resetPacketsMax):], ""))
-		}
+	}
+	if len(shown) == 0 {
+		w.t.Log("none of them is in what was recorded")
+	}
+}
+
+func (w *resetWatch) show(flow string) {
+	for _, file := range w.files {
+		lines := w.read(file, "", flow)
+		w.t.Logf("%s, %s: time, from, to, bucket, generation, hop limit, try next, flags, sequence, acknowledged, bytes:\n%s",
+			filepath.Base(file), flow, strings.Join(lines[max(0, len(lines)-resetPacketsMax):], ""))
 	}
 }
 
 // sentReset is an RST from a VIP.
 type sentReset struct {
+	time string
 	// The client's port, and a filter of tshark's for its flow.
 	port, flow string
 	sequence   uint32
@@ -164,29 +158,27 @@ type sentReset struct {
 // For tcpdump, in a quarter of a second; tshark takes a minute for as much.
 const resetsFromVIPs = "src net 203.0.113.0/24 and tcp[tcpflags] & tcp-rst != 0 or src net 2001:db8:a::/64 and ip6[6] == 6 and ip6[53] & 4 != 0"
 
-func (w *resetWatch) recorded() (resets []sentReset) {
-	for _, file := range w.files {
-		for _, line := range w.read(file, resetsFromVIPs, "tcp", "ip.dst", "ipv6.dst", "tcp.dstport", "tcp.seq_raw") {
-			fields := strings.Split(strings.TrimRight(line, "\n"), "\t")
-			if len(fields) != 4 {
-				continue
-			}
-			family, address := "ip", fields[0]
-			if fields[1] != "" {
-				family, address = "ipv6", fields[1]
-			}
-			r := sentReset{port: fields[2], flow: fmt.Sprintf("%s.addr==%s && tcp.port==%s", family, address, fields[2])}
-			if _, err := fmt.Sscan(fields[3], &r.sequence); err == nil {
-				resets = append(resets, r)
-			}
+func (w *resetWatch) recorded(file string) (resets []sentReset) {
+	for _, line := range w.read(file, resetsFromVIPs, "tcp", "frame.time_epoch", "ip.dst", "ipv6.dst", "tcp.dstport", "tcp.seq_raw") {
+		fields := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		if len(fields) != 5 {
+			continue
+		}
+		family, address := "ip", fields[1]
+		if fields[2] != "" {
+			family, address = "ipv6", fields[2]
+		}
+		r := sentReset{time: fields[0], port: fields[3], flow: fmt.Sprintf("%s.addr==%s && tcp.port==%s", family, address, fields[3])}
+		if _, err := fmt.Sscan(fields[4], &r.sequence); err == nil {
+			resets = append(resets, r)
 		}
 	}
 	return resets
 }
 
-// isClosed: the client has sent a FIN, and acknowledges one of the server with the packet that
-// the RST answers.
-func (w *resetWatch) isClosed(r sentReset) bool {
+// isOpen, as far as the recorder knows: not that the client has sent a FIN, and acknowledges
+// one of the server with the packet that the RST answers.
+func (w *resetWatch) isOpen(r sentReset) bool {
 	byClient, byServer := false, false
 	fins := func(file, packets string) {
 		for _, line := range w.read(file, packets+"tcp port "+r.port, r.flow+" && tcp.flags.fin==1", "tcp.srcport", "tcp.seq_raw", "tcp.len") {
@@ -203,7 +195,7 @@ func (w *resetWatch) isClosed(r sentReset) bool {
 		fins(file, "")            // from the server
 		fins(file, "geneve and ") // to it, in tunnels
 	}
-	return byClient && byServer
+	return !byClient || !byServer
 }
 
 // read the packets of a recorder that pass a filter of tcpdump's, which may be empty, and one
