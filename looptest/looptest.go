@@ -1,13 +1,17 @@
-// Package looptest helps tests on loopback: it provides unused ports, a certificate authority
-// that programs trust or refuse, network namespaces, and our own programs. Only tests import it.
+// Package looptest helps tests on loopback: it provides unused ports, directories in memory, a
+// certificate authority that programs trust or refuse, network namespaces, and our own programs.
+// Only tests import it.
 package looptest
 
 import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Ports are chosen where the kernel chooses none for clients' ends
@@ -37,4 +41,26 @@ func FreePort(t testing.TB) uint16 {
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), FreePort(t)).String()
+}
+
+// Where Linux keeps files in memory, and how many bytes have to be free there.
+const (
+	memory      = "/dev/shm"
+	memoryBytes = 1 << 30
+)
+
+// MemoryDir is a directory that ends with the test; in memory, if there is room. A disk that a
+// build writes to takes ten seconds to sync a file, for which a server's clients do not wait.
+func MemoryDir(t testing.TB) string {
+	t.Helper()
+	var found unix.Statfs_t
+	if err := unix.Statfs(memory, &found); err != nil || found.Type != unix.TMPFS_MAGIC || found.Bavail*uint64(found.Bsize) < memoryBytes {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp(memory, "gw-test-"+strconv.Itoa(os.Getpid())+"-") // tools/stages.sh removes what killed ones leave
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }

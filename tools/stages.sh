@@ -36,14 +36,19 @@ share() {
     { echo "$1" >/proc/self/autogroup; } 2>/dev/null || true
 }
 
-# Namespaces of test programs that were killed: their names have its process id.
+# What test programs that were killed have left, by names with their process id: namespaces, and
+# directories in memory.
 remove_leftovers() {
-    local namespace pid
+    local namespace directory pid
     for namespace in $(ls /run/netns 2>/dev/null); do
         pid=$(sed -n -E 's/^gw-(test|line)-([0-9]+)-.*$/\2/p; s/^gw-test-.*-([0-9]+)\..*$/\1/p' <<<"$namespace")
         if [[ -n $pid && ! -e /proc/$pid ]]; then
             ip netns pids "$namespace" | xargs -r kill -KILL 2>/dev/null || true
             ip netns del "$namespace" || true
         fi
+    done
+    for directory in $(ls -d /dev/shm/gw-test-* 2>/dev/null); do
+        pid=$(sed -E 's/.*gw-test-([0-9]+)-.*/\1/' <<<"$directory")
+        [[ -e /proc/$pid ]] || rm -rf "$directory"
     done
 }

@@ -1,5 +1,5 @@
 // Package etcdtest runs an etcd server for tests: one member on loopback, with its own
-// directory and ports. Tests are skipped if etcd is not installed.
+// directory, in memory, and ports. Tests are skipped if etcd is not installed.
 package etcdtest
 
 import (
@@ -55,7 +55,7 @@ func start(t testing.TB, scheme string, ctl, args []string) *Server {
 			t.Skipf("needs %s (Debian package %s)", program, inPackage)
 		}
 	}
-	s := &Server{t: t, args: args, dir: t.TempDir(), client: looptest.FreeAddress(t), peer: looptest.FreeAddress(t), scheme: scheme, ctl: ctl}
+	s := &Server{t: t, args: args, dir: looptest.MemoryDir(t), client: looptest.FreeAddress(t), peer: looptest.FreeAddress(t), scheme: scheme, ctl: ctl}
 	s.Run()
 	t.Cleanup(func() {
 		s.Kill()
