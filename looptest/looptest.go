@@ -1,4 +1,4 @@
-// Package looptest helps tests on loopback: it provides unused ports, directories in memory, a
+// Package looptest helps tests on loopback: it provides unused ports, directories, a
 // certificate authority that programs trust or refuse, network namespaces, and our own programs.
 // Only tests import it.
 package looptest
@@ -49,18 +49,28 @@ const (
 	memoryBytes = 1 << 30
 )
 
-// MemoryDir is a directory that ends with the test; in memory, if there is room. A disk that a
-// build writes to takes ten seconds to sync a file, for which a server's clients do not wait.
-func MemoryDir(t testing.TB) string {
+// Dir is a directory that ends with the test. Its path is short: a socket's has 107 bytes at most,
+// and t.TempDir has the test's name in it. It is in memory, if there is room: a disk that a build
+// writes to takes ten seconds to sync a file, for which a server's clients do not wait.
+func Dir(t testing.TB) string {
 	t.Helper()
-	var found unix.Statfs_t
-	if err := unix.Statfs(memory, &found); err != nil || found.Type != unix.TMPFS_MAGIC || found.Bavail*uint64(found.Bsize) < memoryBytes {
-		return t.TempDir()
-	}
-	dir, err := os.MkdirTemp(memory, "gw-test-"+strconv.Itoa(os.Getpid())+"-") // tools/stages.sh removes what killed ones leave
+	dir, err := os.MkdirTemp(roomInMemory(), "gw-test-"+strconv.Itoa(os.Getpid())+"-") // tools/stages.sh removes what killed ones leave
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	return dir
+}
+
+// roomInMemory for files, also for programs; "" means that there is none.
+func roomInMemory() string {
+	var found unix.Statfs_t
+	if err := unix.Statfs(memory, &found); err != nil || found.Type != unix.TMPFS_MAGIC || found.Flags&unix.ST_NOEXEC != 0 || found.Bavail*uint64(found.Bsize) < memoryBytes {
+		return ""
+	}
+	return memory
 }

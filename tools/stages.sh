@@ -47,7 +47,7 @@ remove_leftovers() {
             ip netns del "$namespace" || true
         fi
     done
-    for directory in $(ls -d /dev/shm/gw-test-* 2>/dev/null); do
+    for directory in $(ls -d {/dev/shm,/tmp}/gw-test-* 2>/dev/null); do
         pid=$(sed -E 's/.*gw-test-([0-9]+)-.*/\1/' <<<"$directory")
         [[ -e /proc/$pid ]] || rm -rf "$directory"
     done

@@ -455,7 +455,7 @@ func (*FakeForwarder) GetMetrics(context.Context, *forwarderv1.GetMetricsRequest
 // Both starts what is given under a run directory.
 func Both(t *testing.T, c *FakeController, f *FakeForwarder) (runDir string) {
 	t.Helper()
-	runDir = apitest.RunDir(t)
+	runDir = looptest.Dir(t)
 	if c != nil {
 		for _, socket := range []string{api.ViewSocket(runDir), api.OperateSocket(runDir)} {
 			apitest.Serve(t, socket, func(s *grpc.Server) { controllerv1.RegisterControllerServer(s, c) })

@@ -22,7 +22,7 @@ import (
 	"github.com/guideway/guideway/cli/clitest"
 	"github.com/guideway/guideway/cli/output"
 	"github.com/guideway/guideway/controller/api"
-	"github.com/guideway/guideway/controller/apitest"
+	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	"github.com/guideway/guideway/proto/plainjson"
 )
@@ -137,7 +137,7 @@ func (u *until) Write(data []byte) (int, error) {
 }
 
 func TestShowWatchStreamsOverOneConnectionUntilItIsEnded(t *testing.T) {
-	runDir := apitest.RunDir(t)
+	runDir := looptest.Dir(t)
 	if err := os.MkdirAll(filepath.Dir(api.ViewSocket(runDir)), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/guideway/guideway/cli/clitest"
 	"github.com/guideway/guideway/cli/commandline"
 	"github.com/guideway/guideway/controller/api"
-	"github.com/guideway/guideway/controller/apitest"
 	"github.com/guideway/guideway/controller/rates"
 	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
@@ -222,7 +221,7 @@ func (s *screenOf) isAsBefore(t *testing.T) {
 }
 
 func Test_top_on_a_terminal(t *testing.T) {
-	runDir, c := apitest.RunDir(t), newController(t)
+	runDir, c := looptest.Dir(t), newController(t)
 	stop := c.serve(t, runDir)
 	s := openScreen(t, 80, 24)
 	s.start(t.Context(), "--run-dir", runDir)
@@ -267,7 +266,7 @@ func Test_top_on_a_terminal(t *testing.T) {
 }
 
 func Test_the_terminal_is_as_before_however_it_ends(t *testing.T) {
-	runDir := apitest.RunDir(t)
+	runDir := looptest.Dir(t)
 	defer newController(t).serve(t, runDir)()
 	for how, end := range map[string]func(s *screenOf, cancel func()){
 		"Ctrl-C":  func(s *screenOf, _ func()) { s.press(t, "\x03") },
@@ -332,7 +331,7 @@ func Test_the_terminal_is_as_before_after_a_panic(t *testing.T) {
 
 // A network that takes nothing more, until SIGTERM.
 func Test_a_terminal_that_nobody_reads_holds_up_nothing(t *testing.T) {
-	runDir := apitest.RunDir(t)
+	runDir := looptest.Dir(t)
 	defer newController(t).serve(t, runDir)()
 	s := openScreen(t, 250, 200)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -362,7 +361,7 @@ func Test_a_terminal_that_nobody_reads_holds_up_nothing(t *testing.T) {
 
 // Any number of sizes within a moment, while frames are drawn.
 func Test_a_storm_of_sizes(t *testing.T) {
-	runDir := apitest.RunDir(t)
+	runDir := looptest.Dir(t)
 	defer newController(t).serve(t, runDir)()
 	s := openScreen(t, 80, 24)
 	s.start(t.Context(), "--run-dir", runDir)
@@ -393,7 +392,7 @@ func guideway(t *testing.T, args ...string) (stdout, stderr string, err error) {
 }
 
 func Test_mistakes_are_told(t *testing.T) {
-	nowhere := apitest.RunDir(t)
+	nowhere := looptest.Dir(t)
 	for _, c := range []struct {
 		line, says string
 		exit       int
@@ -433,7 +432,7 @@ func Test_mistakes_are_told(t *testing.T) {
 }
 
 func Test_once(t *testing.T) {
-	runDir, c := apitest.RunDir(t), newController(t)
+	runDir, c := looptest.Dir(t), newController(t)
 	defer c.serve(t, runDir)()
 	out, _, err := guideway(t, "top", "--once", "-o", "json", "--filter", "dns", "--run-dir", runDir)
 	var shown controllerv1.Rates

@@ -26,6 +26,7 @@ import (
 	"github.com/guideway/guideway/controller/config"
 	"github.com/guideway/guideway/controller/events"
 	"github.com/guideway/guideway/controller/rates"
+	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -133,7 +134,7 @@ func (h *host) RecordedConfig(_ context.Context, number uint64) (*controllerv1.G
 
 func dial(t *testing.T, h Host) (operator, viewer controllerv1.ControllerClient) {
 	t.Helper()
-	runDir := apitest.RunDir(t)
+	runDir := looptest.Dir(t)
 	sockets, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +222,7 @@ func TestAnswersOverTheSocket(t *testing.T) {
 
 // As on a machine without our groups; packaging has the test of one with them.
 func TestSocketsThatHaveNoGroupAreTheirOwnersOnly(t *testing.T) {
-	runDir := apitest.RunDir(t)
+	runDir := looptest.Dir(t)
 	sockets, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
@@ -243,7 +244,7 @@ func TestSocketsThatHaveNoGroupAreTheirOwnersOnly(t *testing.T) {
 }
 
 func TestASecondControllerIsToldWhoWasFirst(t *testing.T) {
-	runDir := apitest.RunDir(t)
+	runDir := looptest.Dir(t)
 	first, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)
@@ -261,7 +262,7 @@ func TestASecondControllerIsToldWhoWasFirst(t *testing.T) {
 }
 
 func TestAStaleSocketIsReplacedAndAFileIsNot(t *testing.T) {
-	runDir := apitest.RunDir(t)
+	runDir := looptest.Dir(t)
 	path := OperateSocket(runDir)
 	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)

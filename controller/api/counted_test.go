@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/guideway/guideway/controller/apitest"
+	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 	forwarderv1 "github.com/guideway/guideway/proto/guideway/forwarder/v1"
 )
@@ -38,7 +39,7 @@ func (c *counter) GetConnections(context.Context, *forwarderv1.GetConnectionsReq
 
 func besideForwarder(t *testing.T, c *counter) *host {
 	t.Helper()
-	socket := filepath.Join(apitest.RunDir(t), "forwarder.sock")
+	socket := filepath.Join(looptest.Dir(t), "forwarder.sock")
 	apitest.Serve(t, socket, func(s *grpc.Server) { forwarderv1.RegisterForwarderServer(s, c) })
 	return &host{
 		forwarder: forwarderv1.NewForwarderClient(apitest.Connect(t, socket)),

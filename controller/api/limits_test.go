@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/guideway/guideway/controller/apitest"
+	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -70,7 +70,7 @@ func connectBy(t *testing.T, socket string, wrap func(net.Conn) net.Conn) contro
 }
 
 func TestClientsThatDoNotReadHaveABoundedShareOfMemory(t *testing.T) {
-	runDir := apitest.RunDir(t)
+	runDir := looptest.Dir(t)
 	sockets, err := Listen(runDir)
 	if err != nil {
 		t.Fatal(err)

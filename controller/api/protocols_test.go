@@ -31,7 +31,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"github.com/guideway/guideway/controller/apitest"
+	"github.com/guideway/guideway/looptest"
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
 
@@ -73,7 +73,7 @@ func TestEveryProcedureIsServedAndHasARule(t *testing.T) {
 // as serves callers of a role, and returns a connection.
 func as(t *testing.T, role Role) *grpc.ClientConn {
 	t.Helper()
-	socket := filepath.Join(apitest.RunDir(t), "s")
+	socket := filepath.Join(looptest.Dir(t), "s")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
-// Package apitest sets up what tests of the processes' gRPC sockets have in common: a run
-// directory, a server in it, and a client.
+// Package apitest sets up what tests of the processes' gRPC sockets have in common: a server and a
+// client.
 package apitest
 
 import (
@@ -13,18 +13,6 @@ import (
 
 	controllerv1 "github.com/guideway/guideway/proto/guideway/controller/v1"
 )
-
-// RunDir is a new directory with a short path: a socket's path has 107 bytes
-// at most, and t.TempDir has the test's name in it.
-func RunDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "gw")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
 
 // Serve at a socket what register adds, until the test ends.
 func Serve(t *testing.T, socket string, register func(*grpc.Server)) *grpc.Server {

@@ -55,7 +55,7 @@ func start(t testing.TB, scheme string, ctl, args []string) *Server {
 			t.Skipf("needs %s (Debian package %s)", program, inPackage)
 		}
 	}
-	s := &Server{t: t, args: args, dir: looptest.MemoryDir(t), client: looptest.FreeAddress(t), peer: looptest.FreeAddress(t), scheme: scheme, ctl: ctl}
+	s := &Server{t: t, args: args, dir: looptest.Dir(t), client: looptest.FreeAddress(t), peer: looptest.FreeAddress(t), scheme: scheme, ctl: ctl}
 	s.Run()
 	t.Cleanup(func() {
 		s.Kill()

@@ -288,7 +288,7 @@ func newHarness(t *testing.T) *harness {
 	if os.Getuid() != 0 {
 		t.Skip("controller test: needs root, for a network namespace with addresses")
 	}
-	h := &harness{t: t, dir: apitest.RunDir(t), backend: newBackend(t), peer: &peer{}}
+	h := &harness{t: t, dir: looptest.Dir(t), backend: newBackend(t), peer: &peer{}}
 	h.metrics = looptest.FreeAddress(t)
 	if err := os.MkdirAll(h.runDir(), 0o755); err != nil {
 		t.Fatal(err)

@@ -139,16 +139,7 @@ func needLab(t *testing.T) string {
 
 func smallLab(t *testing.T, what, bin string) topology.Options {
 	t.Helper()
-	// t.TempDir has the test's name, and paths of sockets are short.
-	directory, err := os.MkdirTemp("", "guideway-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(directory); err != nil {
-			t.Error(err)
-		}
-	})
+	directory := looptest.Dir(t)
 	// FRR's daemons enter it as their own user.
 	if err := os.Chmod(directory, 0o711); err != nil {
 		t.Fatal(err)
