@@ -36,8 +36,7 @@ share() {
     { echo "$1" >/proc/self/autogroup; } 2>/dev/null || true
 }
 
-# What test programs that were killed have left, by names with their process id: namespaces, and
-# directories in memory.
+# Namespaces and directories of test programs that were killed: their names have its process id.
 remove_leftovers() {
     local namespace directory pid
     for namespace in $(ls /run/netns 2>/dev/null); do

@@ -1,5 +1,5 @@
 // Package etcdtest runs an etcd server for tests: one member on loopback, with its own
-// directory, in memory, and ports. Tests are skipped if etcd is not installed.
+// directory and ports. Tests are skipped if etcd is not installed.
 package etcdtest
 
 import (
