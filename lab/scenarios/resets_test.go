@@ -155,8 +155,9 @@ type sentReset struct {
 	sequence   uint32
 }
 
-// For tcpdump, in a quarter of a second; tshark takes a minute for as much.
-const resetsFromVIPs = "src net 203.0.113.0/24 and tcp[tcpflags] & tcp-rst != 0 or src net 2001:db8:a::/64 and ip6[6] == 6 and ip6[53] & 4 != 0"
+// For tcpdump, in a quarter of a second; tshark takes a minute for as much. To it `and` binds no
+// closer than `or`.
+const resetsFromVIPs = "(src net 203.0.113.0/24 and tcp[tcpflags] & tcp-rst != 0) or (src net 2001:db8:a::/64 and ip6[6] == 6 and ip6[53] & 4 != 0)"
 
 func (w *resetWatch) recorded(file string) (resets []sentReset) {
 	for _, line := range w.read(file, resetsFromVIPs, "tcp", "frame.time_epoch", "ip.dst", "ipv6.dst", "tcp.dstport", "tcp.seq_raw") {
