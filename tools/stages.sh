@@ -46,8 +46,9 @@ remove_leftovers() {
             ip netns del "$namespace" || true
         fi
     done
-    for directory in $(ls -d {/dev/shm,/tmp}/gw-test-* 2>/dev/null); do
-        pid=$(sed -E 's/.*gw-test-([0-9]+)-.*/\1/' <<<"$directory")
-        [[ -e /proc/$pid ]] || rm -rf "$directory"
+    for directory in {/dev/shm,/tmp}/gw-test-*; do # anybody may make one, of any name
+        if [[ $directory =~ /gw-test-([0-9]+)-[0-9]+$ && ! -e /proc/${BASH_REMATCH[1]} ]]; then
+            rm -rf "$directory"
+        fi
     done
 }

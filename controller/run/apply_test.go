@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,13 +55,22 @@ func (h *harness) running() uint64 { return h.peer.running().GetGeneration() }
 
 func (h *harness) numberInUse() uint64 {
 	h.t.Helper()
+	record := h.recordInUse()
+	if record == nil {
+		h.t.Fatal("the history has no config in use")
+	}
+	return record.Number
+}
+
+// recordInUse of the history; nil: it has none yet.
+func (h *harness) recordInUse() *controllerv1.ConfigRecord {
+	h.t.Helper()
 	for _, record := range h.history().Records {
 		if record.InUse {
-			return record.Number
+			return record
 		}
 	}
-	h.t.Fatal("the history has no config in use")
-	return 0
+	return nil
 }
 
 func (h *harness) history() *controllerv1.GetConfigHistoryResponse {
@@ -80,8 +88,7 @@ func applied(t *testing.T) *harness {
 	h.peer.serve(t, h.runDir())
 	h.start()
 	h.until("announced", announced)
-	isInUse := func(r *controllerv1.ConfigRecord) bool { return r.InUse }
-	h.until("in the history", func(*controllerv1.GetStateResponse) bool { return slices.ContainsFunc(h.history().Records, isInUse) })
+	h.until("in the history", func(*controllerv1.GetStateResponse) bool { return h.recordInUse() != nil })
 	return h
 }
 
